@@ -93,9 +93,8 @@ class Ours:
             values: dict[int, np.ndarray[Any, Any]] = {}
             self._numpy.run(0, inputs, lambda tensor, value: values.update({tensor.index: value}))
             return {tensor.index: values[tensor.index] for tensor in tensors}
-        results = self._function(*inputs)
-        listed = list(results) if isinstance(results, (list, tuple)) else [results]
-        return {tensor.index: each for tensor, each in zip(tensors, listed, strict=True)}
+        results = self._function.invoke(inputs)
+        return {tensor.index: each for tensor, each in zip(tensors, results, strict=True)}
 
 
 def drawn(tensor: Tensor, rng: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -174,9 +174,8 @@ def test_a_real_file_computes_what_onnx_runtime_does(name: str, cpu: Device) -> 
     data = file_in_package(file.package, file.path)
     feeds = feeds_of(file, data)
     expected = session_of(data).run(None, feeds)
-    results = compiled(file, data, cpu).main(*arguments_of(file, feeds))
-    listed = results if isinstance(results, (list, tuple)) else [results]
-    for result, target in zip(listed, expected, strict=True):
+    results = compiled(file, data, cpu).main.invoke(arguments_of(file, feeds))
+    for result, target in zip(results, expected, strict=True):
         actual = np.asarray(result, np.float64)
         assert actual.shape == target.shape
         greatest = max(float(np.abs(target).max()), 1e-2)

@@ -84,8 +84,7 @@ def test_models_of_packages_equal_litert(
         for details, array in zip(theirs.get_input_details(), inputs, strict=True):
             theirs.set_tensor(details["index"], array)
         theirs.invoke()
-        results = function(*inputs)
-        results = results if isinstance(results, (list, tuple)) else [results]
+        results = function.invoke(inputs)
         for details, result in zip(theirs.get_output_details(), results, strict=True):
             right = theirs.get_tensor(details["index"])
             bound = tolerance * float(np.abs(right).max())

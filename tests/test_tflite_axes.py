@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from subquant.dialects import create_context
 from subquant.errors import InputError
 from subquant.importers.tflite import Interpreter, write_module
 from subquant.importers.tflite.reading.model import read_tflite
-from tflite_builder import f32, one_operator
+from tflite_builder import Array, f32, one_operator
 
 SHAPE = (2, 3, 4)
 RANK = len(SHAPE)
 OPERAND = f32(*SHAPE)
-Build = Callable[[int], bytes]
+Case = tuple[list[Any], list[Any], str, dict[str, Any]]
+"""Operands, results, and the name and fields of the table of options."""
 
 
 def _axis_size(axis: int) -> int:
@@ -25,97 +27,75 @@ def _axis_size(axis: int) -> int:
     return SHAPE[axis] if -RANK <= axis < RANK else 1
 
 
-def concatenation(axis: int) -> bytes:
-    return one_operator("CONCATENATION", [OPERAND, OPERAND], [f32(4, 3, 4)], "ConcatenationOptions",
-                        axis=axis)  # fmt: skip
+def scalar(number: int) -> Array:
+    return np.array(number, np.int32)
 
 
-def pack(axis: int) -> bytes:
-    return one_operator("PACK", [OPERAND, OPERAND], [f32(2, 2, 3, 4)], "PackOptions", axis=axis,
-                        valuesCount=2)  # fmt: skip
+def by_input(table: str, result: str = "float32", operand: str = "float32") -> Callable[..., Case]:
+    """An operator whose input 1 is a list of its axis."""
+    return lambda axis: ([(SHAPE, operand), [axis]], [(SHAPE, result)], table, {})
 
 
-def unpack(axis: int) -> bytes:
-    count = _axis_size(axis)
-    return one_operator("UNPACK", [OPERAND], [f32(3, 4)] * count, "UnpackOptions", axis=axis,
-                        num=count)  # fmt: skip
+def argument(table: str) -> Callable[..., Case]:
+    """An operator whose input 1 is its axis, and whose result are positions."""
+    ends = [OPERAND], [(SHAPE, "int32")]
+    return lambda axis: ([*ends[0], scalar(axis)], ends[1], table, {"outputType": 2})
 
 
-def gather(axis: int) -> bytes:
-    return one_operator("GATHER", [OPERAND, [0, 1]], [OPERAND], "GatherOptions", axis=axis)
-
-
-def split(axis: int) -> bytes:
-    count = _axis_size(axis)
-    return one_operator("SPLIT", [np.array(axis, np.int32), OPERAND], [OPERAND] * count,
-                        "SplitOptions", numSplits=count)  # fmt: skip
-
-
-def split_v(axis: int) -> bytes:
-    inputs = [OPERAND, [_axis_size(axis)], np.array(axis, np.int32)]
-    return one_operator("SPLIT_V", inputs, [OPERAND], "SplitVOptions", numSplits=1)
-
-
-def squeeze(axis: int) -> bytes:
-    return one_operator("SQUEEZE", [f32(1, 1, 1)], [f32(1, 1)], "SqueezeOptions",
-                        squeezeDims=[axis])  # fmt: skip
-
-
-def one_hot(axis: int) -> bytes:
-    on, off = np.ones((), np.float32), np.zeros((), np.float32)
-    inputs = [(SHAPE, "int32"), np.array(5, np.int32), on, off]
-    return one_operator("ONE_HOT", inputs, [f32(*SHAPE, 5)], "OneHotOptions", axis=axis)
-
-
-def by_input(
-    name: str, options: str | None = None, result_type: str = "float32", operand: str = "float32"
-) -> Build:
-    """An operator whose input 1 is its axis."""
-    is_scalar, values = name.startswith("ARG") or name == "CUMSUM", {}
-    if name.startswith("ARG"):
-        values["outputType"] = 2
-    return lambda axis: one_operator(
-        name, [(SHAPE, operand), np.array(axis if is_scalar else [axis], np.int32)],
-        [(SHAPE, result_type)], options, **values,
-    )  # fmt: skip
-
-
+AXES, NEW_AXES = range(-RANK, RANK), range(-RANK - 1, RANK + 1)
 REDUCTIONS = ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD")
-OPERATORS: dict[str, tuple[Build, range]] = {
-    "CONCATENATION": (concatenation, range(-RANK, RANK)),
-    "PACK": (pack, range(-RANK - 1, RANK + 1)),
-    "UNPACK": (unpack, range(-RANK, RANK)),
-    "GATHER": (gather, range(-RANK, RANK)),
-    "SPLIT": (split, range(-RANK, RANK)),
-    "SPLIT_V": (split_v, range(-RANK, RANK)),
-    "SQUEEZE": (squeeze, range(-RANK, RANK)),
-    "ONE_HOT": (one_hot, range(-1, RANK + 1)),
-    "EXPAND_DIMS": (by_input("EXPAND_DIMS", "ExpandDimsOptions"), range(-RANK - 1, RANK + 1)),
-    "REVERSE_V2": (by_input("REVERSE_V2", "ReverseV2Options"), range(-RANK, RANK)),
-    "CUMSUM": (by_input("CUMSUM", "CumsumOptions"), range(-RANK, RANK)),
-    "ARG_MAX": (by_input("ARG_MAX", "ArgMaxOptions", "int32"), range(-RANK, RANK)),
-    "ARG_MIN": (by_input("ARG_MIN", "ArgMinOptions", "int32"), range(-RANK, RANK)),
-    "REDUCE_ANY": (by_input("REDUCE_ANY", "ReducerOptions", "bool", "bool"), range(-RANK, RANK)),
-    "REDUCE_ALL": (by_input("REDUCE_ALL", "ReducerOptions", "bool", "bool"), range(-RANK, RANK)),
-    **{name: (by_input(name, "ReducerOptions"), range(-RANK, RANK)) for name in REDUCTIONS},
-}
+OPERATORS: dict[str, tuple[Callable[..., Case], range]] = {
+    "CONCATENATION": (lambda axis: (
+        [OPERAND] * 2, [f32(4, 3, 4)], "ConcatenationOptions", {"axis": axis}), AXES),
+    "PACK": (lambda axis: (
+        [OPERAND] * 2, [f32(2, 2, 3, 4)], "PackOptions", {"axis": axis, "valuesCount": 2}),
+        NEW_AXES),
+    "UNPACK": (lambda axis: (
+        [OPERAND], [f32(3, 4)] * _axis_size(axis), "UnpackOptions",
+        {"axis": axis, "num": _axis_size(axis)}), AXES),
+    "GATHER": (lambda axis: ([OPERAND, [0, 1]], [OPERAND], "GatherOptions", {"axis": axis}), AXES),
+    "SPLIT": (lambda axis: (
+        [scalar(axis), OPERAND], [OPERAND] * _axis_size(axis), "SplitOptions",
+        {"numSplits": _axis_size(axis)}), AXES),
+    "SPLIT_V": (lambda axis: (
+        [OPERAND, [_axis_size(axis)], scalar(axis)], [OPERAND], "SplitVOptions",
+        {"numSplits": 1}), AXES),
+    "SQUEEZE": (lambda axis: (
+        [f32(1, 1, 1)], [f32(1, 1)], "SqueezeOptions", {"squeezeDims": [axis]}), AXES),
+    "ONE_HOT": (lambda axis: (
+        [(SHAPE, "int32"), scalar(5), np.ones((), np.float32), np.zeros((), np.float32)],
+        [f32(*SHAPE, 5)], "OneHotOptions", {"axis": axis}), range(-1, RANK + 1)),
+    "EXPAND_DIMS": (by_input("ExpandDimsOptions"), NEW_AXES),
+    "REVERSE_V2": (by_input("ReverseV2Options"), AXES),
+    "CUMSUM": (lambda axis: ([OPERAND, scalar(axis)], [OPERAND], "CumsumOptions", {}), AXES),
+    "ARG_MAX": (argument("ArgMaxOptions"), AXES),
+    "ARG_MIN": (argument("ArgMinOptions"), AXES),
+    "REDUCE_ANY": (by_input("ReducerOptions", "bool", "bool"), AXES),
+    "REDUCE_ALL": (by_input("ReducerOptions", "bool", "bool"), AXES),
+    **{name: (by_input("ReducerOptions"), AXES) for name in REDUCTIONS},
+}  # fmt: skip
+
+
+def model(name: str, axis: int) -> bytes:
+    *ends, options, fields = OPERATORS[name][0](axis)
+    return one_operator(name, *ends, options, **fields)
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_an_axis_outside_the_range_is_refused(name: str) -> None:
-    build, valid = OPERATORS[name]
+    valid = OPERATORS[name][1]
     for axis in (valid.start, valid.stop - 1):
-        write_module(read_tflite(build(axis)), create_context())
+        write_module(read_tflite(model(name, axis)), create_context())
     for axis in (valid.start - 1, valid.stop, 5 * valid.stop):
         with pytest.raises(InputError, match=f"has the axis {axis} "):
-            write_module(read_tflite(build(axis)), create_context())
+            write_module(read_tflite(model(name, axis)), create_context())
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_litert_has_the_same_range_of_axes(name: str) -> None:
-    build, valid = OPERATORS[name]
+    valid = OPERATORS[name][1]
     for axis, is_valid in ((valid.start, True), (valid.stop - 1, True), (valid.stop, False)):
-        data, refused = build(axis), False
+        data, refused = model(name, axis), False
         try:
             LiteRt(data)(zeros(read_tflite(data)))
         except (RuntimeError, ValueError):

@@ -36,9 +36,7 @@ def check_exactly(data: bytes, inputs: Sequence[Array], expected: Array, cpu: De
     """Compare the first result of a model, with NumPy and on the CPU."""
     np.testing.assert_array_equal(compute_with_numpy(data, inputs), expected)
     function = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main
-    results = function(*inputs)
-    first = results[0] if isinstance(results, (tuple, list)) else results
-    np.testing.assert_array_equal(np.asarray(first), expected)
+    np.testing.assert_array_equal(np.asarray(function.invoke(inputs)[0]), expected)
 
 
 def _seed(name: str) -> int:

@@ -160,17 +160,17 @@ def _extra_input(graph: Graph) -> None:
     graph._operators[0].inputs.append(more)
 
 
-def _other_options(graph: Graph) -> None:
-    s = schema()
-    graph._operators[0].builtinOptionsType = s.BuiltinOptions.LeakyReluOptions
-    graph._operators[0].builtinOptions = s.LeakyReluOptionsT()
-    graph._operators[0].builtinOptions.alpha = 0.5
+def _options(name: str, number: str = "", **fields: Any) -> Callable[[Graph], None]:
+    """Options of another operator, in the first or the second union."""
 
+    def change(graph: Graph) -> None:
+        kind, table = getattr(schema(), f"BuiltinOptions{number}"), getattr(schema(), f"{name}T")()
+        for field, value in fields.items():
+            setattr(table, field, value)
+        setattr(graph._operators[0], f"builtinOptions{number}Type", getattr(kind, name))
+        setattr(graph._operators[0], f"builtinOptions{number}", table)
 
-def _second_options(graph: Graph) -> None:
-    s = schema()
-    graph._operators[0].builtinOptions2Type = s.BuiltinOptions2.StablehloConcatenateOptions
-    graph._operators[0].builtinOptions2 = s.StablehloConcatenateOptionsT()
+    return change
 
 
 def _variants(graph: Graph) -> None:
@@ -185,25 +185,18 @@ def _details(graph: Graph) -> None:
     parameters.details.custom = [1]
 
 
-def _variable(graph: Graph) -> None:
-    graph._tensors[0].isVariable = True
-    _constant(graph)
+def _constant(*, is_variable: bool = False, **fields: Any) -> Callable[[Graph], None]:
+    """The first tensor with elements in a buffer, whose fields may be others."""
 
+    def change(graph: Graph) -> None:
+        graph._tensors[0].isVariable = is_variable
+        graph._tensors[0].buffer = len(graph._buffers)
+        buffer = schema().BufferT()
+        for name, value in ({"data": np.zeros(6, np.uint8)} | fields).items():
+            setattr(buffer, name, value)
+        graph._buffers.append(buffer)
 
-def _constant(graph: Graph) -> None:
-    graph._tensors[0].buffer = len(graph._buffers)
-    graph._buffers.append(schema().BufferT())
-    graph._buffers[-1].data = np.zeros(6, np.uint8)
-
-
-def _two_offsets(graph: Graph) -> None:
-    _constant(graph)
-    graph._buffers[-1].offset, graph._buffers[-1].size = 8, 6
-
-
-def _missing_bytes(graph: Graph) -> None:
-    _constant(graph)
-    graph._buffers[-1].data, graph._buffers[-1].size = None, 6
+    return change
 
 
 UNREAD_BY_OPERATOR: list[tuple[Callable[[Graph], None], str]] = [
@@ -212,8 +205,8 @@ UNREAD_BY_OPERATOR: list[tuple[Callable[[Graph], None], str]] = [
     (assigned("_operators.0.customOptions", [1, 2, 3]), "field 'custom_options'"),
     (assigned("_operators.0.customOptionsFormat", 1), "field 'custom_options_format' = 1"),
     (assigned("_codes.0.customCode", b"other"), "field 'custom_code' = 'other'"),
-    (_other_options, "option 'LeakyReluOptions'"),
-    (_second_options, "field 'builtin_options_2'"),
+    (_options("LeakyReluOptions", alpha=0.5), "option 'LeakyReluOptions'"),
+    (_options("StablehloConcatenateOptions", "2"), "field 'builtin_options_2'"),
 ]
 UNREAD_OF_TENSOR: list[tuple[Callable[[Graph], None], str]] = [
     (assigned("_tensors.0.externalBuffer", 3), "is kept in another file (external buffer 3)"),
@@ -221,11 +214,11 @@ UNREAD_OF_TENSOR: list[tuple[Callable[[Graph], None], str]] = [
     (_details, "has custom or multi-axis quantization"),
 ]
 CONTRADICTIONS: list[tuple[Callable[[Graph], None], str]] = [
-    (_variable, "tensor 0 't0' is a variable with elements in the file"),
-    (_constant, "tensor 't0', an input of graph 0, is a constant"),
+    (_constant(is_variable=True), "tensor 0 't0' is a variable with elements in the file"),
+    (_constant(), "tensor 't0', an input of graph 0, is a constant"),
     (assigned("_tensors.0.quantization.scale", []), "tensor 0 't0' has zero points, and no scales"),
-    (_two_offsets, "tensor 0 't0' is in buffer 1, which has bytes at two offsets"),
-    (_missing_bytes, "tensor 0 't0' is in buffer 1 of 6 bytes that does not exist"),
+    (_constant(offset=8, size=6), "tensor 0 't0' is in buffer 1, which has bytes at two offsets"),
+    (_constant(data=None, size=6), "tensor 0 't0' is in buffer 1 of 6 bytes that does not exist"),
 ]
 
 

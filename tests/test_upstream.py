@@ -7,20 +7,15 @@ truncates and does not saturate: the default rounding is compared where both giv
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from programs import Cast, casts, examples, module_text, same_bits
+from programs import Cast, casts, examples, module_text, run_passes, same_bits
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.pipeline import parse_pipeline, run_pipeline
-from subquant.compiler.reading import parse_text
 from subquant.core._mlir import ir
-from subquant.dialects import create_context
 from subquant.emit import linalg
 from subquant.emit.operation import is_dynamic
 from subquant.numerics.casts import dequantize, quantize
@@ -44,25 +39,19 @@ def upstream_accepts(cast: Cast) -> bool:
 
 
 def lowered_by_upstream(text: str) -> ir.Module:
-    module = parse_text(text, create_context())
-    run_pipeline(module, parse_pipeline("lower-quant-ops"))
+    module, _ = run_passes(text, "lower-quant-ops")
     for op in [op for op in walk(module.operation) if op.name == "tensor.splat"]:
-        with module.context, op.location:
-            expand_splat(op)
+        # IREE does not compile a `tensor.splat` of a dynamic shape: it becomes a loop.
+        with module.context, op.location, ir.InsertionPoint(op):
+            value, *extents = op.operands
+            type_ = op.results[0].type
+            shape = [extents.pop(0) if is_dynamic(extent) else extent for extent in type_.shape]
+            filled = linalg.filled(shape, value)
+        op.results[0].replace_all_uses_with(filled)
+        op.erase()
     remaining = [op.name for op in module.body.operations if ".qcast" in str(op)]
     assert not remaining
     return module
-
-
-def expand_splat(op: Any) -> None:
-    """IREE does not compile a ``tensor.splat`` of a dynamic shape: write it as a loop."""
-    with ir.InsertionPoint(op):
-        value, *extents = op.operands
-        type_ = op.results[0].type
-        shape = [extents.pop(0) if is_dynamic(extent) else extent for extent in type_.shape]
-        filled = linalg.filled(shape, value)
-    op.results[0].replace_all_uses_with(filled)
-    op.erase()
 
 
 @settings(max_examples=examples(2))
@@ -110,8 +99,7 @@ def test_upstream_lowers_the_same_operations(dialect_op: str) -> None:
     )
     text = module_text([Cast(parameters, (4, 3))])
     assert dialect_op in text
-    ours = parse_text(text, create_context())
-    run_pipeline(ours, parse_pipeline("lower-quant-casts{rounding=toward-zero}"))
+    ours, _ = run_passes(text, "lower-quant-casts{rounding=toward-zero}")
     for module in (ours, lowered_by_upstream(text)):
         assert dialect_op not in str(module)
         assert "quant.scast" in str(module)
