@@ -35,12 +35,7 @@ def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
 
 
 def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
-    """Parse a file as `parse_bytes` does, with its name in errors.
-
-    Raises:
-        InputError: the file cannot be read.
-        EnvironmentProblem, ParseError, VerificationError: as `parse_bytes`.
-    """
+    """Parse a file as `parse_bytes`, with its name in errors; InputError if it is unreadable."""
     return parse_bytes(read_input(path), context, str(path))
 
 

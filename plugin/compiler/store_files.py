@@ -59,7 +59,7 @@ def create_with_folder(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def lock_file(handle: int, *, exclusive: bool) -> None:
-    """Lock a file (``flock``, if there is one) until it is closed; BlockingIOError if it is."""
+    """Lock a file (``flock``, if possible) until it is closed; BlockingIOError if it is locked."""
     try:
         fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -67,7 +67,7 @@ from .transformer import embed, logits, run_blocks
 def write_module(
     configuration: Configuration, tensors: Mapping[str, InferenceTensor], shape: Shape
 ) -> ir.Module:
-    """Write a model's program in a context of its own; UnsupportedError for a type of a tensor."""
+    """Write a model's program in a context of its own; UnsupportedError for a tensor's type."""
     with create_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
