@@ -27,7 +27,7 @@ from combined_programs import channels, family, like, nice, product, real
 def centered(g: Graph, storage: str, wide: str, ratio: float, rfc: bool) -> Sequence[Value]:
     """Minus the mean over an axis, accumulated in a wider type, then per axis, then contracted."""
     x = g.argument(real(g, storage), (3, 5, 10))
-    zero = g.given(x.element, np.int64(x.element.zeros))
+    zero = g.argument_of(x.element, np.int64(x.element.zeros))
     accumulators = like(Quantized(wide, x.element.scales), ratio, 0)
     if rfc:
         total = g.reduce("add", x, zero, [2], accumulators, like(x.element, 12.0))
@@ -97,7 +97,7 @@ def selected(g: Graph, storage: str, scalar: bool) -> Sequence[Value]:
 def squeeze_excite(g: Graph, storage: str, batch: int, features: int) -> Sequence[Value]:
     """A mean over space, two layers, a sigmoid, and a product with the input."""
     x = g.argument(real(g, storage), (batch, 4, 4, features))
-    zero = g.given(x.element, np.int64(x.element.zeros))
+    zero = g.argument_of(x.element, np.int64(x.element.zeros))
     total = g.reduce("add", x, zero, [1, 2], Quantized("i32", x.element.scales, 0))
     mean = g.requantize(total, real(g, storage, typical_scale=0.4))
     down = g.argument(channels(g, storage, 1, 4, 0.05), (features, 4))
@@ -174,7 +174,7 @@ def iterated(g: Graph, storage: str, n: int, steps: int) -> Sequence[Value]:
     """A loop of contraction, function and residual, which carries two types and an i32 sum."""
     x = g.argument(real(g, storage, zero=False), (n, n))
     y = g.argument(real(g, storage), (n, n))
-    total = g.given(Quantized("i32", y.element.scales, 0), np.zeros((n, n), np.int64))
+    total = g.argument_of(Quantized("i32", y.element.scales, 0), np.zeros((n, n), np.int64))
 
     def body(g: Graph, _: Value, x: Value, y: Value, total: Value) -> Sequence[Value]:
         z = g.dot(y, x, ([1], [0]), like(y.element, 3.0))
@@ -196,22 +196,22 @@ def branches(g: Graph, storage: str, kind: str, chosen: int) -> Sequence[Value]:
     x = g.argument(real(g, storage), (4, 6))
     w = g.argument(channels(g, storage, 1, 6, 0.05), (6, 6))
     out = real(g, storage, typical_scale=0.3)
-    index = g.given(kind, np.bool_(chosen) if kind == "i1" else np.int64(chosen))
+    index = g.argument_of(kind, np.bool_(chosen) if kind == "i1" else np.int64(chosen))
 
     def contracted(g: Graph) -> Sequence[Value]:
         y = g.dot(x, w, ([1], [0]), out)
         return [y, g.requantize(x, x.element)]
 
-    def turned(g: Graph) -> Sequence[Value]:
+    def negated(g: Graph) -> Sequence[Value]:
         y = g.requantize(g.reverse(x, [0]), out)
         return [y, g.apply("negate", [x], x.element)]
 
     def nested(g: Graph) -> Sequence[Value]:
         flag = g.compare("LT", g.reshape(g.slice(x, [0, 0], [1, 1]), ()),
                          g.reshape(g.slice(x, [3, 5], [4, 6]), ()))  # fmt: skip
-        return g.case(flag, [contracted, turned])
+        return g.case(flag, [contracted, negated])
 
-    options = [contracted, turned] if kind == "i1" else [contracted, turned, nested]
+    options = [contracted, negated] if kind == "i1" else [contracted, negated, nested]
     y, other = g.case(index, options)
     return [g.apply("add", [y, g.requantize(other, out)], like(out, 2.0)), y]
 
@@ -247,7 +247,7 @@ def shuffled(g: Graph, storage: str, kind: int) -> Sequence[Value]:
     element = real(g, storage, zero=False)
     x = g.argument(element, (6, 8))
     w = g.argument(channels(g, storage, 1, 8, 0.05), (8, 8))
-    value = g.given(element, np.int64(3))
+    value = g.argument_of(element, np.int64(3))
     y = g.dot(x, w, ([1], [0]), element)
     if kind == 0:
         part = g.slice(y, [1, 0], [6, 8], [2, 3])
@@ -257,12 +257,12 @@ def shuffled(g: Graph, storage: str, kind: int) -> Sequence[Value]:
         z = g.dot(part, other, ([1], [0]), like(element, 3.0))
         return [z, part]
     if kind == 1:
-        at = g.given("i32", np.array([[5], [0], [99], [-3], [2]]))
+        at = g.argument_of("i32", np.array([[5], [0], [99], [-3], [2]]))
         picked = g.reverse(g.rows(y, at), [1])
         joined = g.concatenate([picked, g.rows(x, at)], 1)
         square = g.dot(joined, joined, ([1], [1]), like(element, 9.0))
         return [square, joined]
-    starts = [g.given("i32", np.int64(4)), g.given("i32", np.int64(-2))]
+    starts = [g.argument_of("i32", np.int64(4)), g.argument_of("i32", np.int64(-2))]
     part = g.transpose(g.dynamic_slice(y, starts, (3, 5)), [1, 0])
     whole = g.dynamic_update_slice(x, g.slice(part, [0, 0], [3, 3]), [starts[0], starts[0]])
     longer = g.pad(part, value, (0, 0), (3, 0), (0, 0))
@@ -275,7 +275,7 @@ def cached_attention(g: Graph, storage: str, loop: bool) -> Sequence[Value]:
     """A cache of keys that is updated at a position, read as a whole, and given back."""
     element = real(g, storage, zero=False)
     cache = g.argument(element, (7, 6))
-    position = g.given("i32", np.int64(5))
+    position = g.argument_of("i32", np.int64(5))
     zero = g.constant("i32", np.int64(0))
     new = g.argument(element, (1, 6))
     query = g.argument(real(g, storage), (2, 6))
@@ -335,7 +335,7 @@ def long_contraction(
     w = g.argument(channels(g, storage, 1, columns, 0.02), (depth, columns))
     typical_scale = 0.05 * 2 ** (8 if storage == "i16" else 0)
     y = g.dot(x, w, ([1], [0]), channels(g, storage, 1, columns, typical_scale * 60))
-    zero = g.given(x.element, np.int64(x.element.zeros))
+    zero = g.argument_of(x.element, np.int64(x.element.zeros))
     total = g.reduce("add", x, zero, [1], Quantized("i32", x.element.scales, 0))
     return [y, total]
 
@@ -426,7 +426,7 @@ def fake_quantized(g: Graph, storage: str, dialect: str, dynamic: bool) -> Seque
 def rms_norm(g: Graph, storage: str, rows: int, width: int) -> Sequence[Value]:
     """An embedding's rows, normalized in f32, scaled per feature, quantized, contracted."""
     table = g.argument(real(g, storage, typical_scale=0.3), (9, width))
-    at = g.given("i32", g.rng.integers(0, 9, (rows, 1)))
+    at = g.argument_of("i32", g.rng.integers(0, 9, (rows, 1)))
     x = g.dequantize(table)
     x = g.rows(x, at)
     zero = g.constant("f32", np.float64(0))
@@ -449,9 +449,11 @@ def dynamic_network(g: Graph, storage: str) -> Sequence[Value]:
     y = g.dot(x, w, ([1], [0]), real(g, storage, typical_scale=0.2))
     z = g.apply("add", [g.apply("tanh", [y], like(y.element, 0.3)), x], like(x.element, 2.0))
     z = g.apply("maximum", [z, y], like(y.element, 1.2))
-    zero = g.given(z.element, np.int64(z.element.zeros))
+    zero = g.argument_of(z.element, np.int64(z.element.zeros))
     total = g.reduce("add", z, zero, [1], Quantized("i32", z.element.scales, 0))
-    least = g.reduce("minimum", z, g.given(z.element, np.int64(z.element.range[1])), [0], z.element)
+    least = g.reduce(
+        "minimum", z, g.argument_of(z.element, np.int64(z.element.range[1])), [0], z.element
+    )
     chosen = g.select(g.compare("GE", z, x), z, g.requantize(x, z.element), z.element)
     return [z, total, least, chosen, g.dequantize(z, "stablehlo")]
 
@@ -530,7 +532,7 @@ def constant(g: Graph, element: str, array: np.ndarray, unsigned: bool = False) 
     if unsigned:
         array = as_signed(array, int(element[1:]))
     value = Value(g.fresh(), element, array)
-    g.lines.append(
+    g.program.append(
         f'{value.name} = "tosa.const"() <{{values = dense<{array.tolist()}> : {value.type}}}>'
         f" : () -> {value.type}"
     )
@@ -567,7 +569,7 @@ def tosa_network(
     i8 = Quantized("i8", 1.0, plain=True)
     x = g.argument(i8, (1, 5 + stride, 5 + stride, 3))
     w = g.argument(i8, (4, 3, 3, 3))
-    bias = g.given("i32", g.rng.integers(-3000, 3000, 4))
+    bias = g.argument_of("i32", g.rng.integers(-3000, 3000, 4))
     acc = tosa_convolution(g, x, w, bias, (-7, 0), 1, stride)
     factors = g.rng.uniform(0.001, 0.01, 4 if per_channel else 1)
     y = rescaled(g, acc, "i8", factors, (0, -11), rounding)
@@ -595,7 +597,7 @@ def tosa_network(
 def constant_shape(g: Graph, shape: Sequence[int]) -> Value:
     """``tosa.const_shape``, as a value whose type is written in place of its tensor's."""
     value = _Shape(g.fresh(), "index", np.array(shape))
-    g.lines.append(
+    g.program.append(
         f"{value.name} = tosa.const_shape {{values = dense<{list(shape)}> : "
         f"tensor<{len(shape)}xindex>}} : () -> {value.type}"
     )
@@ -690,7 +692,7 @@ def random_graph(g: Graph, seed: int) -> Sequence[Value]:
         elif kind == 7:
             values.append(g.reverse(x, [int(draw.integers(0, 2))]))
         elif kind == 8:
-            zero = g.given(x.element, np.int64(x.element.zeros))
+            zero = g.argument_of(x.element, np.int64(x.element.zeros))
             wide = Quantized("i32", x.element.scales, 0)
             total = g.requantize(g.reduce("add", x, zero, [0], wide), target())
             values.append(g.broadcast(total, shape, [1]))

@@ -72,7 +72,7 @@ class Quantized:
         zeros = self.spread(self.zeros, storage.shape)
         return (storage - zeros) * self.spread(self.scales, storage.shape)
 
-    def given(self, array: np.ndarray) -> np.ndarray:
+    def in_storage(self, array: np.ndarray) -> np.ndarray:
         """Storage as the runtime takes and gives it."""
         if self.plain and self.storage[0] == "u":
             return as_signed(array, self.bits).astype(f"int{8 * self.dtype.itemsize}")
@@ -266,7 +266,7 @@ class Graph:
 
     rng: np.random.Generator
     name: str = "main"
-    lines: list[str] = field(default_factory=list)
+    program: list[str] = field(default_factory=list)
     helpers: list[str] = field(default_factory=list)
     arguments: list[Value] = field(default_factory=list)
     results: list[Value] = field(default_factory=list)
@@ -296,7 +296,7 @@ class Graph:
         names = ", ".join(v.name for v in operands)
         types = ", ".join(v.type for v in operands)
         attributes = f" {{{attributes}}}" if attributes else ""
-        self.lines.append(
+        self.program.append(
             f"{value.name} = "
             + (f"{operation} {names}" if pretty else f'"{operation}"({names}){region}')
             + f"{attributes} : ({types}) -> {value.type}"
@@ -307,7 +307,7 @@ class Graph:
         arguments = ", ".join(f"{v.name}: {v.type}" for v in self.arguments)
         types = ", ".join(v.type for v in self.results)
         names = ", ".join(v.name for v in self.results)
-        body = "\n".join(f"  {line}" for line in self.lines)
+        body = "\n".join(f"  {line}" for line in self.program)
         head = f"func.func @{self.name}({arguments}) -> ({types}) {{"
         return "\n".join([*self.helpers, head, body, f"  return {names} : {types}", "}"])
 
@@ -340,8 +340,8 @@ class Graph:
             return self.rng.integers(0, 2, shape).astype(bool)
         return self.rng.integers(0, 100, shape)
 
-    def given(self, element: Element, array: Any) -> Value:
-        """An argument of given values."""
+    def argument_of(self, element: Element, array: Any) -> Value:
+        """An argument with these values."""
         value = Value(f"%arg{len(self.arguments)}", element, np.asarray(array))
         self.arguments.append(value)
         return value
@@ -353,13 +353,13 @@ class Graph:
             if element.storage[0] == "u":
                 signed = as_signed(signed, element.bits)
             name, kind = self.fresh(), tensor(array.shape, f"i{element.bits}")
-            self.lines.append(f"{name} = arith.constant dense<{_literal(signed)}> : {kind}")
+            self.program.append(f"{name} = arith.constant dense<{_literal(signed)}> : {kind}")
             value = Value(self.fresh(), element, array)
-            self.lines.append(f"{value.name} = quant.scast {name} : {kind} to {value.type}")
+            self.program.append(f"{value.name} = quant.scast {name} : {kind} to {value.type}")
             return value
         value = Value(self.fresh(), element, array)
         literal = _literal(array, element == "f32")
-        self.lines.append(f"{value.name} = stablehlo.constant dense<{literal}> : {value.type}")
+        self.program.append(f"{value.name} = stablehlo.constant dense<{literal}> : {value.type}")
         return value
 
     def weight(self, element: Element, shape: Sequence[int], constant: bool = False) -> Value:
@@ -849,30 +849,30 @@ class Graph:
         self, build: Callable[..., Sequence[Value]], inputs: Sequence[Value]
     ) -> tuple[str, list[Value]]:
         """A block's text, and its results for its inputs."""
-        outside, self.lines = self.lines, []
+        outside, self.program = self.program, []
         named = [replace(v, name=self.fresh()) for v in inputs]
         results = list(build(self, *named))
         names = ", ".join(v.name for v in results)
         types = ", ".join(v.type for v in results)
         head = f"^bb0({', '.join(f'{v.name}: {v.type}' for v in named)}):" if named else ""
-        text_lines = [head, *self.lines, f'"stablehlo.return"({names}) : ({types}) -> ()']
-        self.lines = outside
+        text_lines = [head, *self.program, f'"stablehlo.return"({names}) : ({types}) -> ()']
+        self.program = outside
         return "{\n    " + "\n    ".join(text_lines) + "\n  }", results
 
     def silently(
         self, build: Callable[..., Sequence[Value]], inputs: Sequence[Value]
     ) -> list[Value]:
         """Evaluate without writing."""
-        outside, self.lines = self.lines, []
+        outside, self.program = self.program, []
         results = list(build(self, *inputs))
-        self.lines = outside
+        self.program = outside
         return results
 
     def wrote(self, text: str, results: Sequence[Value]) -> list[Value]:
         """Write an operation whose results are known, under new names."""
         base = self.fresh()
         count = f":{len(results)}" if len(results) > 1 else ""
-        self.lines.append(f"{base}{count} = {text}")
+        self.program.append(f"{base}{count} = {text}")
         return [replace(v, name=f"{base}#{at}" if count else base) for at, v in enumerate(results)]
 
     def loop(
@@ -921,7 +921,7 @@ class Graph:
         self, name: str, build: Callable[..., Sequence[Value]], inputs: Sequence[Value]
     ) -> list[Value]:
         """A call of a private function, which is written at its first call."""
-        outside, self.lines = self.lines, []
+        outside, self.program = self.program, []
         named = [replace(v, name=self.fresh()) for v in inputs]
         results = list(build(self, *named))
         types = ", ".join(v.type for v in results)
@@ -929,9 +929,9 @@ class Graph:
         opening = f"func.func private @{name}({head}) -> ({types}) {{"
         if not any(f"@{name}(" in helper for helper in self.helpers):
             names = ", ".join(v.name for v in results)
-            body = "\n".join(f"  {line}" for line in self.lines)
+            body = "\n".join(f"  {line}" for line in self.program)
             self.helpers.append(f"{opening}\n{body}\n  return {names} : {types}\n}}")
-        self.lines = outside
+        self.program = outside
         operands = ", ".join(v.name for v in inputs)
         kinds = ", ".join(v.type for v in inputs)
         return self.wrote(f"call @{name}({operands}) : ({kinds}) -> ({types})", results)

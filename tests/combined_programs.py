@@ -60,7 +60,7 @@ def program_of(family: Family, name: str) -> Program:
     else:
         raise AssertionError(f"{name}: every draw of inputs is near a tie")
     expected = tuple(
-        (v.element.given(v.array), None)
+        (v.element.in_storage(v.array), None)
         if isinstance(v.element, Quantized)
         else (v.array, np.broadcast_to(np.abs(v.bound) + 1e-30, v.shape))
         if v.element == "f32"
@@ -72,7 +72,7 @@ def program_of(family: Family, name: str) -> Program:
 
 def _array(value: Value) -> np.ndarray:
     if isinstance(value.element, Quantized):
-        return value.element.given(value.array)
+        return value.element.in_storage(value.array)
     kinds = {"f32": np.float32, "f64": np.float64, "i1": np.bool_}
     return value.array.astype(kinds.get(value.element, value.element.replace("i", "int")))
 

@@ -1,4 +1,4 @@
-"""Programs that contract 8-bit integers, and what they compute, in whole numbers of float64."""
+"""Programs that contract 8-bit integers, and their results in whole numbers of float64."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ func.func @main(%x: {types[0]}i8>, %w: {types[1]}i8>) -> {types[2]}i32> {{
 
 
 def padded_convolution(x, w, padding, outside, strides=(1, 1)):
-    """The same of pictures that a ``stablehlo.pad`` has put something around, on all four sides."""
+    """A convolution of images that a ``stablehlo.pad`` extends on all four sides."""
     sides = [(0, 0), *padding, (0, 0)]
     text, expected = convolution(np.pad(x, sides, constant_values=outside), w, strides=strides)
     low, high = (", ".join(str(pair[side]) for pair in padding) for side in (0, 1))
-    given, padded = (
+    unpadded, padded = (
         f"tensor<{'x'.join(map(str, shape))}xi8>"
         for shape in (x.shape, [n + sum(p) for n, p in zip(x.shape, sides, strict=True)])
     )
-    text = text.replace(f"%x: {padded}", f"%given: {given}").replace(
+    text = text.replace(f"%x: {padded}", f"%images: {unpadded}").replace(
         "  %y = ",
         f"""  %outside = stablehlo.constant dense<{outside}> : tensor<i8>
-  %x = stablehlo.pad %given, %outside, low = [0, {low}, 0], high = [0, {high}, 0],
-      interior = [0, 0, 0, 0] : ({given}, tensor<i8>) -> {padded}
+  %x = stablehlo.pad %images, %outside, low = [0, {low}, 0], high = [0, {high}, 0],
+      interior = [0, 0, 0, 0] : ({unpadded}, tensor<i8>) -> {padded}
   %y = """,
     )
     return text, expected
@@ -60,21 +60,24 @@ def padded_convolution(x, w, padding, outside, strides=(1, 1)):
 
 def drawn(*shape, seed=0):
     """Integers of 8 bits, with both extremes among them."""
-    found = np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
-    found.reshape(-1)[:2] = -128, 127
-    return found
+    array = np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
+    array.reshape(-1)[:2] = -128, 127
+    return array
 
 
 def product(rows, depth, columns, transposed=False, constant=None):
     """A product of i8 matrices."""
     weight = f"{columns}x{depth}" if transposed else f"{depth}x{columns}"
-    argument, given = f", %w: tensor<{weight}xi8>", ""
+    argument, constant_text = f", %w: tensor<{weight}xi8>", ""
     if constant is not None:
         elements = constant.tobytes().hex()
-        argument, given = "", f'%w = arith.constant dense<"0x{elements}"> : tensor<{weight}xi8>'
+        argument, constant_text = (
+            "",
+            f'%w = arith.constant dense<"0x{elements}"> : tensor<{weight}xi8>',
+        )
     return f"""
 func.func @main(%x: tensor<{rows}x{depth}xi8>{argument}) -> tensor<{rows}x{columns}xi32> {{
-  {given}
+  {constant_text}
   %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [{int(transposed)}]
       : (tensor<{rows}x{depth}xi8>, tensor<{weight}xi8>) -> tensor<{rows}x{columns}xi32>
   return %y : tensor<{rows}x{columns}xi32>

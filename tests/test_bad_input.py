@@ -110,9 +110,9 @@ def test_an_npy_of_more_than_the_memory() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=80), st.integers(0, 60))
-def test_npy_headers_that_are_mutated(noise: bytes, place: int) -> None:
+def test_npy_headers_that_are_mutated(noise: bytes, position: int) -> None:
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}" + b" " * 20 + b"\n"
-    Path("x.npy").write_bytes(npy(header[:place] + noise + header[place + len(noise) // 2 :]))
+    Path("x.npy").write_bytes(npy(header[:position] + noise + header[position + len(noise) // 2 :]))
     assert "\n" not in problem(lambda: read_npy("x.npy"))
 
 

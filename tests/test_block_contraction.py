@@ -375,15 +375,15 @@ def test_many_rows_are_multiplied_by_reals_computed_once(case: str, device: Devi
     check_sum(got, x, dequantize(q, params), batch, contracted)
 
 
-@pytest.mark.parametrize("kept", ["few rows", "integers", "dynamic"])
-def test_where_rows_are_few_or_unknown_the_nest_stays(kept: str) -> None:
+@pytest.mark.parametrize("reason", ["few rows", "integers", "dynamic"])
+def test_where_rows_are_few_or_unknown_the_nest_stays(reason: str) -> None:
     shapes, *_, blocks, storage = LARGE["many rows"]
-    dynamic = kept == "dynamic"
+    dynamic = reason == "dynamic"
     text = dot_text("many rows", parameters(shapes[1], blocks, storage), dynamic)
-    if kept == "few rows":
+    if reason == "few rows":
         text = text.replace("tensor<4x", "tensor<3x")
     options = CompileOptions(
-        activations="int8" if kept == "integers" else "float",
+        activations="int8" if reason == "integers" else "float",
         kernels="none",
     )
     lowered = compile_to_bytes(text, options, emit="mlir").decode()

@@ -160,12 +160,12 @@ def test_scales_that_are_no_powers_of_two(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "parts"), [("to_kv", ["to_k", "to_v"]), ("to_qkv", None)])
+@pytest.mark.parametrize(("name", "projections"), [("to_kv", ["to_k", "to_v"]), ("to_qkv", None)])
 @pytest.mark.parametrize("per_axis", [True, False])
 def test_fused_layers_are_split(
-    tmp_path: Path, name: str, parts: list[str] | None, per_axis: bool
+    tmp_path: Path, name: str, projections: list[str] | None, per_axis: bool
 ) -> None:
-    parts = parts or ["to_q", "to_k", "to_v"]
+    projections = projections or ["to_q", "to_k", "to_v"]
     steps: Array = _STEPS if per_axis else np.array(0.0078125)
     zeros: Array = _ZEROS if per_axis else np.array(77)
     layer = {
@@ -175,13 +175,13 @@ def test_fused_layers_are_split(
     }
     arrays = {f"attn.{name}.weight": _WEIGHT, f"attn.{name}.bias": _BIAS}
     _, tensors = _read(tmp_path, arrays, {f"attn.{name}": layer})
-    created = [f"attn.{name}.{part}.{kind}" for part in parts for kind in ("weight", "bias")]
+    created = [f"attn.{name}.{part}.{kind}" for part in projections for kind in ("weight", "bias")]
     assert set(tensors) == {f"attn.{name}.q_input", *created}
-    size = 6 // len(parts)
+    size = 6 // len(projections)
     expected = _rounded(_WEIGHT, steps, zeros, 0, 255)
     bias_steps = 0.25 * (steps[:, 0] if per_axis else steps)
     expected_bias = _rounded(_BIAS, bias_steps, 0, -(2**31), 2**31 - 1)
-    for number, part in enumerate(parts):
+    for number, part in enumerate(projections):
         rows = slice(number * size, (number + 1) * size)
         weight = _layout(tensors[f"attn.{name}.{part}.weight"])
         np.testing.assert_array_equal(weight.planes["qs"], expected[rows])

@@ -1,4 +1,4 @@
-"""``subquant cache``: what it shows, removes and finds damaged."""
+"""``subquant cache``: listing, removal and verification of entries."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_show(cache: Cache) -> None:
         ["program", "a/mobilenet.onnx", "target=vulkan", "dims=n=2,m=3", "12", "KiB",
          "2", "h"],
     ]  # fmt: skip
-    assert rows[-1].startswith("program")  # what was used last is first
+    assert rows[-1].startswith("program")  # the entry that was used last is first
     assert last == (
         f"1 language model, 1 lowered module, 1 program; 2.89 MiB, of 10 GiB, in {cache.folder}"
     )
@@ -72,11 +72,13 @@ def test_show(cache: Cache) -> None:
 
 def test_show_as_json(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUBQUANT_CACHE_SIZE", "0")
-    found = json.loads(run("show", "--json").stdout)
-    assert found["folder"] == str(cache.folder)
-    assert found["limit"] is None
-    assert found["size"] == sum(s.size for kind in ("records", "blobs") for s in cache.files(kind))
-    entries = {entry["key"]: entry for entry in found["entries"]}
+    listing = json.loads(run("show", "--json").stdout)
+    assert listing["folder"] == str(cache.folder)
+    assert listing["limit"] is None
+    assert listing["size"] == sum(
+        s.size for kind in ("records", "blobs") for s in cache.files(kind)
+    )
+    entries = {entry["key"]: entry for entry in listing["entries"]}
     assert len(entries) == 4
     program = entries[PROGRAM]
     assert 7190 < program.pop("unused_seconds") < 7300
@@ -93,8 +95,8 @@ def test_show_as_json(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     assert entries["34" * 32]["kind"] == "remembered"
     for path in (cache.folder / "blobs").glob("*/*"):
         path.unlink()
-    found = json.loads(run("show", "--json").stdout)
-    assert [entry["is_whole"] for entry in found["entries"] if entry["key"] == PROGRAM] == [False]
+    listing = json.loads(run("show", "--json").stdout)
+    assert [entry["is_whole"] for entry in listing["entries"] if entry["key"] == PROGRAM] == [False]
 
 
 def test_an_empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

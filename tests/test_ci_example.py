@@ -1,7 +1,7 @@
-"""``examples/ci``: what the workflow and the image call is there, and what they pin is what we pin.
+"""``examples/ci``: commands of the workflow and the image exist, and pinned versions are equal.
 
 GitHub's schema and actionlint are not part of the suite; `check-jsonschema --builtin-schema
-vendor.github-workflows FILE` and `hadolint` are to be run on a change of these files.
+vendor.github-workflows FILE` and `hadolint` are to be run when the files change.
 """
 
 from __future__ import annotations

@@ -138,17 +138,17 @@ def test_outputs_are_not_matched(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("words", "message"),
     [
         (["no*.mlir"], "no file matches 'no[*].mlir'"),
         (["m"], "'m' is a folder; give a pattern, such as 'm/[*][*]/[*].mlir'"),
         (["a.mlir", "-"], "standard input is one model; give it alone"),
     ],
 )
-def test_what_is_no_model(given: Sequence[str], message: str) -> None:
+def test_what_is_no_model(words: Sequence[str], message: str) -> None:
     write("m/a.mlir")
     with pytest.raises(UsageError, match=message):
-        find_models(given, "out")
+        find_models(words, "out")
 
 
 def test_a_list_in_a_list_is_refused(here: Path) -> None:
@@ -252,17 +252,17 @@ def test_executables_are_those_of_one_model_alone(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "given", "set_to"),
+    ("cores", "variable", "set_to"),
     [(None, None, None), (1, None, "1"), (2, None, "2"), (12, None, None), (1, "7", None)],
 )
 def test_the_compilers_of_a_batch_share_the_cores(
-    cores: int | None, given: str | None, set_to: str | None, monkeypatch: pytest.MonkeyPatch
+    cores: int | None, variable: str | None, set_to: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless the user says how many threads they have, or IREE takes fewer by itself."""
     name = "IREE_COMPILER_TASK_COUNT"
     monkeypatch.delenv(name, raising=False)
-    if given is not None:
-        monkeypatch.setenv(name, given)
+    if variable is not None:
+        monkeypatch.setenv(name, variable)
     seen: list[dict[str, str]] = []
 
     def run_supervised(

@@ -103,7 +103,7 @@ def files(models: Path, output: str) -> dict[str, bytes]:
             if path.is_file() and path.name != NAME}  # fmt: skip
 
 
-def lines(models: Path, output: str) -> Counter[str]:
+def manifest_counts(models: Path, output: str) -> Counter[str]:
     """Return how often the manifest of a folder names each output."""
     path = models.parent / output / NAME
     actual = path.read_text().splitlines() if path.exists() else []
@@ -127,7 +127,7 @@ def test_nothing_is_lost_where_workers_are_killed(
     def kill() -> None:
         while process.poll() is None and len(killed) < KILLS:
             time.sleep(draw.uniform(0.5, 12) if LONG else 0.05)
-            if lines(models, "there"):
+            if manifest_counts(models, "there"):
                 actual = client.run(os.getpid, on_error="ignore")
                 if actual:  # or one is not there yet, and the other not any more
                     os.kill(draw.choice(sorted(actual.values())), signal.SIGKILL)
@@ -146,7 +146,7 @@ def test_nothing_is_lost_where_workers_are_killed(
         assert len({each["worker"] for each in report["results"] if each["worker"]}) > 1
     created = files(models, "there")
     assert created == files(models, "alone")
-    assert lines(models, "there") == Counter([*created])  # once each
+    assert manifest_counts(models, "there") == Counter([*created])  # once each
     assert len(created) == COUNT - report["summary"]["failed"]
 
 
@@ -155,7 +155,7 @@ def test_what_was_done_stays_done_where_the_scheduler_is_killed(
 ) -> None:
     cluster.wait_for_workers(2)
     process = start(models, "half", "--cluster", cluster.address)
-    assert wait_until(lambda: len(lines(models, "half")) >= COUNT // 20 + 1, 300)
+    assert wait_until(lambda: len(manifest_counts(models, "half")) >= COUNT // 20 + 1, 300)
     cluster.scheduler.send_signal(signal.SIGKILL)
     report = report_of(models, "half", process)
     done = report["summary"]["compiled"]

@@ -52,7 +52,7 @@ def invoke(*arguments: str) -> Result:
 
 
 def shown(results: Sequence[CompiledModel]) -> list[tuple[Any, ...]]:
-    """What can be compared: errors are equal only to themselves."""
+    """Results with the texts of errors, which are equal only to themselves."""
     return [
         (replace(result, error=None), None if result.error is None else str(result.error))
         for result in results

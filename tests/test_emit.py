@@ -352,7 +352,7 @@ def _split_dynamic(x: Any) -> Any:
     return linalg.cast(pieces, tensor_type([3, 2, 4], x.type.element_type))
 
 
-def _sums(x: Any) -> Any:
+def _row_sums(x: Any) -> Any:
     zero = linalg.extract(linalg.constant(operation.dense(np.zeros(1), x.type.element_type)), [
         linalg.constant_index(0)
     ])  # fmt: skip
@@ -396,7 +396,7 @@ AROUND_LOOPS: dict[str, tuple[Function, list[np.ndarray], np.ndarray]] = {
     "expand dynamic": (_split_dynamic, [TABLE], TABLE.reshape(3, 2, 4)),
     "collapse": (lambda x: linalg.collapse(x, [[0, 1]]), [TABLE], TABLE.reshape(24)),
     "collapse nothing": (lambda x: linalg.collapse(x, [[0], [1]]), [TABLE], TABLE),
-    "reduce in a loop": (_sums, [TABLE], TABLE.sum(1, np.int32)),
+    "reduce in a loop": (_row_sums, [TABLE], TABLE.sum(1, np.int32)),
     "a loop over a row": (_total, [TABLE], TABLE[1, 2:].sum(keepdims=True, dtype=np.int32)),
     "concatenate": (
         lambda x, y: linalg.concatenate([x, y], 0, tensor_type([5, 8], x.type.element_type)),

@@ -459,7 +459,7 @@ INVALID: dict[str, tuple[bytes, str]] = {
     ),
     "no data": (one_tensor((1,), 0, 0), _ends("[1] F32", 4, 0)),
 }
-"""Files that break the specification: what is in them, and the InputError."""
+"""Files that break the specification: their contents, and the InputError."""
 
 UNSUPPORTED: dict[str, tuple[bytes, str]] = {
     "version 1": (
@@ -492,7 +492,7 @@ UNSUPPORTED: dict[str, tuple[bytes, str]] = {
         f"tensor 'w' is of the GGML type Q1_0, which has no layout; expected one of: {KNOWN}",
     ),
 }
-"""Files that subquant does not read: what is in them, and the UnsupportedError."""
+"""Files that subquant does not read: their contents, and the UnsupportedError."""
 
 
 @pytest.mark.parametrize("name", [*INVALID, *UNSUPPORTED])

@@ -1,4 +1,4 @@
-"""Who imports whom: no cycles, and packages in one order."""
+"""Imports between modules: no cycles, and packages in one order."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ORDER = (
 
 
 def statements(body: list[ast.stmt], *, in_functions: bool) -> Iterator[ast.stmt]:
-    """What runs when a module is imported, and with `in_functions` also what runs later."""
+    """Statements that run on import, and with `in_functions` those of functions too."""
     for statement in body:
         if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
             continue
@@ -152,7 +152,7 @@ def test_the_oracle_imports_no_formula_that_it_checks() -> None:
     ],
 )
 def test_commands_leave_mlir_and_numpy_to_their_child_process(modules: str) -> None:
-    """What costs a tenth of a second to import."""
+    """These packages take a tenth of a second to import."""
     names = ", ".join(f"subquant.{module}" for module in modules.split(", "))
     code = f"import sys, subquant.cli, {names}\n"
     code += "print(*sorted({'numpy', 'torch_mlir', 'iree.compiler', 'rich'} & set(sys.modules)))"

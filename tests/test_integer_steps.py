@@ -94,7 +94,7 @@ def test_products_of_scales_lose_no_bit(factors: list[Any], is_exact: bool) -> N
 
 
 def test_every_step_is_a_pass() -> None:
-    """Each pass removes what the one before left, and only the last leaves no subquant step."""
+    """Each pass removes steps that the one before left, and only the last leaves none."""
     text = """
 func.func @main(%x: tensor<2x8x!quant.uniform<i8:f32, 0.5:3>>,
                 %w: tensor<8x4x!quant.uniform<i8:f32, 0.25>>)
@@ -186,7 +186,7 @@ BIASED = {
 @ON_DEVICES
 @pytest.mark.parametrize("bias_scale", BIAS_SCALES)
 def test_a_bias_may_have_any_scale(bias_scale: float, device_name: str, device: Device) -> None:
-    """Beside sums of rationals, rounded where the program has a type: at i32, then at i8."""
+    """The reference sums rationals, and rounds where the program has a type: at i32, then at i8."""
     x, w, b = arguments(np.random.default_rng(3))
     scale = Fraction(float(np.float32(bias_scale)))
     out = Fraction(float(np.float32(20.3)))

@@ -32,7 +32,7 @@ from subquant.runtime import Device
 from subquant.weights import Dataset, Theta
 from subquant.weights.inspection import property_lines, to_json
 
-# -- archives made by hand ------------------------------------------------------------------------
+# -- archives made by hand -------------------------------------------------------------------------
 
 HEADER = "<4sHHQQQQQQQQQQ"
 NAMES = b"abcdefgh"
@@ -387,24 +387,24 @@ def any_arrays(draw: st.DrawFn) -> np.ndarray:
 NAME = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
-@given(made=st.dictionaries(NAME, any_arrays(), max_size=6))
-def test_any_arrays_under_any_names(made: dict[str, np.ndarray]) -> None:
+@given(arrays=st.dictionaries(NAME, any_arrays(), max_size=6))
+def test_any_arrays_under_any_names(arrays: dict[str, np.ndarray]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.irpa"
         with create_archive(path) as writer:
-            for name, array in made.items():
+            for name, array in arrays.items():
                 writer.add_tensor(name, array)
         check_mountable(path)
         actual = Archive(path)
-        assert list(actual) == list(made)
-        for name, array in made.items():
+        assert list(actual) == list(arrays)
+        for name, array in arrays.items():
             got = actual[name].array()
             assert (got.dtype, got.shape) == (array.dtype, array.shape)
             assert got.tobytes() == array.tobytes()
         index = iree.runtime.ParameterIndex()
         index.load(str(path))
         assert {name: entry.length for name, entry in index.items()} == {
-            name: array.nbytes for name, array in made.items()
+            name: array.nbytes for name, array in arrays.items()
         }
 
 

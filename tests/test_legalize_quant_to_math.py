@@ -1,4 +1,4 @@
-"""``legalize-quant-to-math``: what it gives beside StableHLO's own pass, and of what kind it is."""
+"""``legalize-quant-to-math``: results beside StableHLO's own pass, and kinds of operations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lower(text: str) -> ir.Module:
 
 
 def upstream(text: str, *arguments: np.ndarray) -> list[np.ndarray]:
-    """What StableHLO's own pass and interpreter give for storage values."""
+    """Results of StableHLO's own pass and interpreter for storage values."""
     module = parse_text(text, create_context())
     run_pipeline(module, parse_pipeline(UPSTREAM))
     with in_context_of(module.operation):
@@ -298,7 +298,7 @@ def test_a_long_contraction_does_not_overflow(cpu: Device) -> None:
     assert str(element_type(contraction.results[0].type)) == "i64"
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- refused programs ------------------------------------------------------------------------------
 
 REFUSED = {
     "custom_call": (

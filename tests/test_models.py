@@ -184,17 +184,17 @@ def test_caches_are_never_copied(floats: Compiled) -> None:
     """In a prompt of several pieces of both lengths, in a token, and where all are scored."""
     session = floats.session()
 
-    def places() -> list[int]:
+    def cache_addresses() -> list[int]:
         caches = session._caches
         assert caches is not None
         return [cache._device.host_bytes(cache.view).ctypes.data for cache in caches]
 
     session.next(TOKENS[0])
-    first = places()
+    first = cache_addresses()
     session.prompt(TOKENS[1:20])
     session.next(TOKENS[0])
     session.all_logits(TOKENS[:3])
-    assert places() == first
+    assert cache_addresses() == first
     assert len(set(first)) == 4
 
 
@@ -254,7 +254,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def kept(model_file: Path) -> Path:
+def filled(model_file: Path) -> Path:
     """A cache that a model was loaded with once."""
     folder = model_file.parent / "cache"
     program = f"""
@@ -280,27 +280,27 @@ def no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_compilation")
-def test_a_model_is_imported_and_compiled_once(model_file: Path, kept: Path) -> None:
+def test_a_model_is_imported_and_compiled_once(model_file: Path, filled: Path) -> None:
     steps: list[str] = []
-    model = load_floats(model_file, kept, progress=steps.append)
+    model = load_floats(model_file, filled, progress=steps.append)
     assert steps == ["load"]
     expected, _ = Oracle(model_file).run(TOKENS)
     check(model.logits(TOKENS), expected)
     check(model.session().prompt(TOKENS), expected[-1])
-    [record] = [each for _, each in Cache(kept).records() if "about" in each.fields]
+    [record] = [each for _, each in Cache(filled).records() if "about" in each.fields]
     about = record.fields["about"]
     assert (about["kind"], about["name"]) == ("language model", str(model_file))
     assert sorted(record.blobs) == ["executable", "parameters"]
-    assert len(files(kept / "blobs")) == 2
+    assert len(files(filled / "blobs")) == 2
 
 
 @pytest.mark.usefixtures("no_compilation")
 @pytest.mark.parametrize("options", [{"context": 32}, {"activations": "int8"}])
 def test_other_options_are_other_programs(
-    model_file: Path, kept: Path, options: dict[str, object]
+    model_file: Path, filled: Path, options: dict[str, object]
 ) -> None:
     with pytest.raises(AssertionError, match="compiled again"):
-        loading.load(model_file, threads=1, cache=kept, **{"activations": "float"} | options)
+        loading.load(model_file, threads=1, cache=filled, **{"activations": "float"} | options)
 
 
 def files(folder: Path) -> list[Path]:
@@ -308,9 +308,9 @@ def files(folder: Path) -> list[Path]:
 
 
 @pytest.fixture
-def compilations(kept: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def compilations(filled: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """A second emit to the same files gives the same contents."""
-    cache, inputs = Cache(kept), []
+    cache, inputs = Cache(filled), []
     [record] = [each for _, each in cache.records() if "about" in each.fields]
     executable, archive = (cache.blob(record.blobs[name]) for name in ("executable", "parameters"))
 
@@ -325,9 +325,9 @@ def compilations(kept: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_what_is_not_whole_is_made_again(
-    model_file: Path, kept: Path, compilations: list[Path], tmp_path: Path
+    model_file: Path, filled: Path, compilations: list[Path], tmp_path: Path
 ) -> None:
-    shutil.copytree(kept, tmp_path / "cache")
+    shutil.copytree(filled, tmp_path / "cache")
 
     def steps() -> list[str]:
         actual: list[str] = []
@@ -350,9 +350,9 @@ def test_what_is_not_whole_is_made_again(
     assert not any(path.exists() for path in compilations)
 
 
-def test_what_is_loaded_is_not_removed(model_file: Path, kept: Path, tmp_path: Path) -> None:
+def test_what_is_loaded_is_not_removed(model_file: Path, filled: Path, tmp_path: Path) -> None:
     """A model maps its archive; the executable was read."""
-    shutil.copytree(kept, tmp_path / "cache")
+    shutil.copytree(filled, tmp_path / "cache")
     model = load_floats(model_file, tmp_path / "cache")
     Cache(tmp_path / "cache").prune(0)
     [archive] = files(tmp_path / "cache")

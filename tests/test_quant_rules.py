@@ -63,9 +63,9 @@ def test_functions_that_jump_are_tabulated_from_the_expressed_type(scale: float)
     """
     halves = np.array([n / 2 for n in range(-6, 7) if n])
 
-    def jumps(function: Callable[..., np.ndarray], *others: float) -> bool:
+    def jumps(function: Callable[..., np.ndarray], *operands: float) -> bool:
         with np.errstate(all="ignore"):
-            left, right = (function(halves + step, *others) for step in (-1e-9, 1e-9))
+            left, right = (function(halves + step, *operands) for step in (-1e-9, 1e-9))
         return bool(np.any(np.abs(right - left) > 0.5))
 
     int8, int16 = StorageType(8, True), StorageType(16, True)

@@ -1,4 +1,4 @@
-"""Block grids, identity, and what is refused.
+"""Block grids, identity, and refused parameters.
 
 The expected shapes are written out by hand from the RFC's "Type Constraints" and its notes.
 """

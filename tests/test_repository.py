@@ -35,7 +35,7 @@ def test_pins_are_the_same_everywhere() -> None:
 
 
 def test_a_clone_is_the_package_from_the_folder_above(tmp_path: Path) -> None:
-    """Where Python finds the folder of the clone before what is installed."""
+    """Python finds the folder of the clone before the installed package."""
     (tmp_path / "subquant").symlink_to(ROOT)
     program = "import subquant; print(subquant.compile.__module__, subquant.__path__)"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -202,14 +202,14 @@ def test_benchmark_reports_numbers() -> None:
 
 def test_operations_are_created_in_one_place() -> None:
     """``Operation.create`` is called in ``plugin/emit/operation.py``, and of IREE's bindings."""
-    found = set()
+    creators = set()
     for path in (ROOT / "plugin").rglob("*.py"):
         calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute))
         if any(n.attr == "create" and ast.unparse(n.value).endswith("Operation") for n in calls):
-            found.add(path.relative_to(ROOT / "plugin").as_posix())
+            creators.add(path.relative_to(ROOT / "plugin").as_posix())
     names = ("async_entries", "constant_dispatches", "exact_shaders", "hal_operations")
     of_iree = {f"iree_hooks/{name}.py" for name in (*names, "session", "sync_entries")}
-    assert found == {"emit/operation.py"} | of_iree
+    assert creators == {"emit/operation.py"} | of_iree
 
 
 def test_passes_are_in_folders() -> None:

@@ -63,8 +63,8 @@ def correlate(
     spread[:: dilation[0], :: dilation[1]] = x
     spread = np.pad(spread, np.maximum(padding, 0))
     for axis, (low, high) in enumerate(padding):
-        kept = range(max(-low, 0), spread.shape[axis] + min(high, 0))
-        spread = spread.take(kept, axis)
+        inside = range(max(-low, 0), spread.shape[axis] + min(high, 0))
+        spread = spread.take(inside, axis)
     counts = [max(n - k + 1, 0) for n, k in zip(spread.shape, kernel.shape, strict=True)]
     result = np.full(counts, Fraction(0))
     for i, j in np.ndindex(*counts):
@@ -274,9 +274,9 @@ def test_updates_outside_are_left_out(
 @pytest.mark.parametrize("element", ["i8", "i16", "i32"])
 def test_slices_with_narrow_starts(device: Device, device_name: str, element: str) -> None:
     x, part = f"3x4x{U8}", f"2x2x{U8}"
-    taken, put = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"
-    text = one_operation(f"{taken} %0, %1, %2, sizes = [2, 2]", [x, element, element], part)
-    text += one_operation(f"{put} %0, %1, %2, %3", [x, part, element, element], x, name="update")
+    slice_, update = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"
+    text = one_operation(f"{slice_} %0, %1, %2, sizes = [2, 2]", [x, element, element], part)
+    text += one_operation(f"{update} %0, %1, %2, %3", [x, part, element, element], x, name="update")
     low, high = (np.array(n, f"i{int(element[1:]) // 8}") for n in (-100, 100))
     executable = compile_for(text, device)
     np.testing.assert_array_equal(executable.main(ROWS, high, low), ROWS[1:3, 0:2])

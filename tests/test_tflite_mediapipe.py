@@ -17,7 +17,7 @@ _SAME, _VALID = 1, 2
 
 
 def paddings(padding: int, sizes: Array, extents: Array, strides: Array) -> list[int]:
-    """What is cut from each side of the result, as negative padding."""
+    """Negative padding that cuts each side of the result."""
     cuts = np.maximum(0, sizes - (extents - 1) % strides - 1) * (padding == _SAME)
     first = cuts // 2
     return (-np.stack([first, cuts - first], 1)).reshape(-1).tolist()

@@ -145,9 +145,9 @@ def test_a_share_of_names_keeps_their_order(monkeypatch: pytest.MonkeyPatch) -> 
         assert actual == sorted(actual, key=int)
 
 
-@pytest.mark.parametrize(("expression", "found"), [("device", True), ("not device", False)])
-def test_tests_on_devices_are_chosen_by_their_mark(expression: str, found: bool) -> None:
+@pytest.mark.parametrize(("expression", "is_found"), [("device", True), ("not device", False)])
+def test_tests_on_devices_are_chosen_by_their_mark(expression: str, is_found: bool) -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "-m", expression]
     result = subprocess.run([*command, __file__], capture_output=True, text=True, check=True)
-    assert ("test_each_program_has_its_name" in result.stdout) == found
-    assert ("test_a_share_of_names_keeps_their_order" in result.stdout) != found
+    assert ("test_each_program_has_its_name" in result.stdout) == is_found
+    assert ("test_a_share_of_names_keeps_their_order" in result.stdout) != is_found

@@ -100,10 +100,10 @@ class Oracle:
         if f"blk.{block}.attn_q_norm.weight" in self.weights:
             rows["q"] = self._norm(rows["q"], f"blk.{block}.attn_q_norm")
             rows["k"] = self._norm(rows["k"], f"blk.{block}.attn_k_norm")
-        self.keys[block].append(self._rounded(self._turned(rows["k"], position, local)))
+        self.keys[block].append(self._rounded(self._rotated(rows["k"], position, local)))
         self.values[block].append(self._rounded(rows["v"]))
         first = max(0, position - window + 1) if local else 0
-        queries = self._turned(rows["q"], position, local)
+        queries = self._rotated(rows["q"], position, local)
         mixed = []
         for head in range(heads):
             shared = head // (heads // kv_heads)
@@ -121,7 +121,7 @@ class Oracle:
     def _rounded(self, x: Array) -> Array:
         return x.astype(np.float32).astype(self.cache).astype(np.float64)
 
-    def _turned(self, x: Array, position: int, local: bool) -> Array:
+    def _rotated(self, x: Array, position: int, local: bool) -> Array:
         count = self.get("rope.dimension_count", x.shape[1]) // 2
         base = self.get("rope.freq_base_swa", 10_000.0) if local else self.get("rope.freq_base")
         factor = self.get("rope.scaling.factor", 1.0) if not local else 1.0

@@ -42,12 +42,12 @@ DTYPES = (
 
 def tensors() -> list[Any]:
     """Return tensors whose values float16 holds exactly, since sharktank computes in it."""
-    made: list[Any] = []
+    samples: list[Any] = []
     for name in DTYPES:
         data = torch.arange(6).reshape(2, 3).to(getattr(torch, name))
-        made.append(DefaultPrimitiveTensor(name=f"primitive.{name}", data=data))
-    made.append(DefaultPrimitiveTensor(name="primitive.scalar", data=torch.tensor(3.5)))
-    made.append(DefaultPrimitiveTensor(name="primitive.empty", data=torch.zeros(0, 4)))
+        samples.append(DefaultPrimitiveTensor(name=f"primitive.{name}", data=data))
+    samples.append(DefaultPrimitiveTensor(name="primitive.scalar", data=torch.tensor(3.5)))
+    samples.append(DefaultPrimitiveTensor(name="primitive.empty", data=torch.zeros(0, 4)))
     scales = torch.tensor([0.25, 0.5, 1.0, 2.0], dtype=torch.float16).reshape(2, 2, 1)
     offsets = torch.tensor([-1.0, 2.0, 0.5, 7.0], dtype=torch.float16).reshape(2, 2, 1)
     signed = (torch.arange(2 * 2 * 32) * 37 % 251 - 125).to(torch.int8).reshape(2, 2, 32)
@@ -68,10 +68,10 @@ def tensors() -> list[Any]:
         "super_block": super_block(),
     }
     for name, layout in layouts.items():
-        made.append(
+        samples.append(
             PlanarQuantizedTensor(name=f"layer.0.{name}", shape=layout.shape, layout=layout)
         )
-    made += [
+    samples += [
         StaticScaledQuantizer(
             name="quantizer.tensor", scale=torch.tensor(2.0), dtype=torch.int8,
             offset=torch.tensor(3, dtype=torch.int8),
@@ -81,7 +81,7 @@ def tensors() -> list[Any]:
         ),
         DynamicScaledQuantizer(name="quantizer.dynamic", dtype=torch.int8),
     ]  # fmt: skip
-    return made
+    return samples
 
 
 def super_block() -> SuperBlockOffsetScaled_4_6_Layout:
@@ -101,7 +101,7 @@ def super_block() -> SuperBlockOffsetScaled_4_6_Layout:
 
 
 def dequantized(source: str) -> Dataset:
-    """Return what a file holds as primitive tensors: float32 values of quantized ones."""
+    """Return the tensors of a file as primitive tensors: float32 values of quantized ones."""
     dataset = Dataset.load(source)
     values = []
     for tensor in dataset.root_theta.flatten().values():
