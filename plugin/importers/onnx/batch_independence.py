@@ -50,8 +50,11 @@ def check_batch(
         UnsupportedError: a node is not known to keep the elements separate.
     """
     axes = dict.fromkeys(batched, 0)
-    batch, location = batch_unlike_sizes(model), Place(model.file)
-    advice = "give --batch a number"
+    batch = batch_unlike_sizes(model)
+
+    def refusal(problem: str) -> UnsupportedError:
+        return UnsupportedError(f"{problem}; give --batch a number", Place(model.file))
+
     for node in model.nodes:
         input_axes = {index: axes[name] for index, name in enumerate(node.inputs) if name in axes}
         outputs = [name for name in node.outputs if name and not many[name].is_constant]
@@ -61,20 +64,15 @@ def check_batch(
         for name in outputs:
             axis = _batch_axis(one[name].shape, many[name].shape, batch)
             if axis is None:
-                problem = f"computes '{name}' of several elements of the batch"
-                raise UnsupportedError(f"{node} {problem}; {advice}", location)
+                raise refusal(f"{node} computes '{name}' of several elements of the batch")
             output_axes[name] = axis
         rule = _RULES.get(node.operator)
         if rule is None or not rule(_BatchedNode(node, model, input_axes, many, output_axes)):
-            problem = "is not known to compute each element of the batch alone"
-            raise UnsupportedError(f"{node} {problem}; {advice}", location)
+            raise refusal(f"{node} is not known to compute each element of the batch alone")
         axes |= output_axes
     for output in model.outputs:
         if axes.get(output.name) != 0:
-            raise UnsupportedError(
-                f"the result '{output.name}' has no batch in its first dimension; {advice}",
-                location,
-            )
+            raise refusal(f"the result '{output.name}' has no batch in its first dimension")
 
 
 def _batch_axis(one: _Shape, many: _Shape, batch: int) -> int | None:

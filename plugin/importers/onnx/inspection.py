@@ -7,7 +7,7 @@ A dynamic dimension has `_DYNAMIC_SIZE` elements here. A child process calls `in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,18 +51,18 @@ def describe_model(model: Model, data: bytes) -> dict[str, Any]:
         missing = open_dimensions(model)
         trial = _Trial(model, _inferred_types(data, dict.fromkeys(missing, _DYNAMIC_SIZE)))
         dims = tuple(f"{name}={_DYNAMIC_SIZE}" for name in missing)
-        trial.whole = "; ".join(missing.values()) or None
+        refused = "; ".join(missing.values()) or None
         try:
             with ir.InsertionPoint(module.body):
                 trial.write_function(ImportOptions(dims=dims))
         except SubquantError as error:
             if not trial.refused and not missing:  # or it follows from those
-                trial.whole = error.message
+                refused = error.message
     operators = [_operator(model, node, trial) for node in model.nodes]
     return {
         "description": "",
         "opsets": dict(model.opsets),
-        "refused": trial.whole,
+        "refused": refused,
         "signatures": [
             {"name": "main", "graph": 0, "inputs": [each.name for each in model.inputs],
              "outputs": [each.name for each in model.outputs]}
@@ -72,6 +72,11 @@ def describe_model(model: Model, data: bytes) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _tensor(name: str, type_: str, shape: Iterable[int], **further: int) -> dict[str, Any]:
+    """Describe a tensor without quantization: scales are operands of their own."""
+    return {"name": name, "type": type_, "shape": list(shape), "quantization": None, **further}
+
+
 def _operator(model: Model, node: Node, trial: _Trial) -> dict[str, Any]:
     constants = [model.constants[name] for name in node.inputs if name in model.constants]
     return {
@@ -79,19 +84,11 @@ def _operator(model: Model, node: Node, trial: _Trial) -> dict[str, Any]:
         "name": node.operator,
         "version": model.opsets.get(node.operator.rpartition(".")[0], 0),
         "results": [
-            trial.results.get(name, {"name": name, "type": "", "shape": [], "quantization": None})
-            for name in node.outputs
-            if name
+            trial.results.get(name, _tensor(name, "", ())) for name in node.outputs if name
         ],
         "constants": [
-            {
-                "name": tensor.name,
-                "type": tensor.type,
-                "shape": list(tensor.data.shape),
-                "quantization": None,  # scales are operands of their own
-                "bytes": tensor.data.nbytes,
-            }
-            for tensor in constants
+            _tensor(each.name, each.type, each.data.shape, bytes=each.data.nbytes)
+            for each in constants
         ],
         "refused": trial.refused.get(node.index),
     }
@@ -105,7 +102,6 @@ class _Trial(Program):
         self._types = types
         self.refused: dict[int, str] = {}
         self.results: dict[str, dict[str, Any]] = {}
-        self.whole: str | None = None
 
     def _computed(self, node: Node, operands: Sequence[Operand | None]) -> list[Operand]:
         unknown = [self._stand_in(name) for name in node.outputs]
@@ -122,9 +118,7 @@ class _Trial(Program):
             shape = [int(n) for n in operand.value.shape]
             if isinstance(operand.value, BoundedTensor):
                 shape[operand.value.axis] = -1
-            self.results[name] = {
-                "name": name, "type": operand.type, "shape": shape, "quantization": None,
-            }  # fmt: skip
+            self.results[name] = _tensor(name, operand.type, shape)
         return types
 
     def _array(self, operand: Operand) -> Any:

@@ -49,14 +49,14 @@ def _mask(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
         is_present = columns < bounds[:batch].reshape((batch, 1, 1, 1))
         if shape[0] == 2 * batch:
             is_present = is_present & (columns >= bounds[batch:].reshape((batch, 1, 1, 1)))
-        return np.where(is_present, np.float32(0), filler)
-    if shape not in ((batch, total), (batch, length, total)):
+    elif shape in ((batch, total), (batch, length, total)):
+        rows = shape[1] if len(shape) == 3 else 1
+        is_present = (convert(mask, I32) > np.int32(0)).reshape((batch, 1, rows, total))
+    else:
         raise call.unsupported(
             f"has {call.input(index)} of shape {list(shape)} as the mask of {batch} sequences of "
             f"{length} queries and {total} keys"
         )
-    rows = shape[1] if len(shape) == 3 else 1
-    is_present = (convert(mask, I32) > np.int32(0)).reshape((batch, 1, rows, total))
     return np.where(is_present, np.float32(0), filler)
 
 

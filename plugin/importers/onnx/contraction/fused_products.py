@@ -7,7 +7,9 @@ Source: ONNX Runtime 1.32, ``ContribOperators.md``.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,8 @@ from ....numerics.element_types import F32, I32, AnyArray, Array
 from ....numerics.parameters import ExpressedType, StorageType
 from ..attention.rotary import rows_of
 from ..call import Call, Operand, importer
+from ..elementwise.activations import activated
 from ..elementwise.float_operands import as_input_type, float_input
-from ..elementwise.gated_activations import activated
 from ..quantization.expressed import Quantized
 from ..reduction.normalizations import normalized
 from .matrix_products import integer_matmul, matmul
@@ -99,9 +101,7 @@ def embed_layer_normalization(call: Call) -> list[Any]:
     if call.optional(1) is not None:
         tables.append((4, call.array(1), "segment_embedding"))
     rows = [rows_of(call, float_input(call, n, F32), indices, name) for n, indices, name in tables]
-    total = rows[0] + rows[1]
-    for each in rows[2:]:
-        total = total + each
+    total = functools.reduce(operator.add, rows)
     result, _, _ = normalized(total, [total.ndim - 1], call.attribute("epsilon", 1e-12))
     result = result * float_input(call, 5, F32) + float_input(call, 6, F32)
     lengths: AnyArray = np.zeros(batch, np.int32)

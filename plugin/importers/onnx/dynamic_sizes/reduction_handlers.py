@@ -58,23 +58,18 @@ def _last_element(dtype: DType, *, is_greatest_first: bool) -> AnyArray:
     return np.asarray(info.min if is_greatest_first else info.max, dtype)
 
 
-@handles("Softmax", "LogSoftmax")
-def _softmax(node: BoundedNode) -> list[Operand] | None:
-    """Along the rows, the padding is minus infinity; None along other axes, which a rule has."""
-    tensor = node.tensors[0]
-    if node.axis(-1) != tensor.axis:
-        return None
-    call = node.with_padding(_last_element(tensor.dtype, is_greatest_first=True))
-    return node.compute_rows(call, tensor.axis, tensor.count)
+@handles("CumSum", "LogSoftmax", "Softmax")
+def _along_rows(node: BoundedNode) -> list[Operand] | None:
+    """Pad rows with minus infinity, or 0 for CumSum; None for computed or other axes.
 
-
-@handles("CumSum")
-def _cumulative(node: BoundedNode) -> list[Operand] | None:
-    """Along the rows, the padding is 0; None for computed or other axes, which a rule has."""
-    tensor, axes = node.tensors.get(0), node.constant(1)
+    A rule decides about other axes.
+    """
+    tensor, is_sum = node.tensors.get(0), node.call.node.operator == "CumSum"
+    axes = node.constant(1) if is_sum else [node.axis(-1)]
     if tensor is None or not axes or axes[0] % len(tensor.shape) != tensor.axis:
         return None
-    call = node.with_padding(np.zeros((), tensor.dtype))
+    lowest = _last_element(tensor.dtype, is_greatest_first=True)
+    call = node.with_padding(np.zeros((), tensor.dtype) if is_sum else lowest)
     return node.compute_rows(call, tensor.axis, tensor.count)
 
 

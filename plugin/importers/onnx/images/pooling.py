@@ -234,14 +234,9 @@ def _max_pool_with_indices(call: Call) -> list[Operand]:
     signed, least = _signed(value)
     images = pad_images(signed, geometry, least, least)
     indices = pad_images(numbers, geometry, -1, -1)  # of padding, which is never greater
-    best: AnyArray = None
-    index: AnyArray = None
-    for part, number in zip(
-        window_elements(images, geometry), window_elements(indices, geometry), strict=True
-    ):
-        if best is None:
-            best, index = part, number
-            continue
+    pairs = zip(*(window_elements(each, geometry) for each in (images, indices)), strict=True)
+    best, index = next(pairs)
+    for part, number in pairs:
         is_better = (part > best) | ((index < 0) & (number >= 0))
         best, index = np.where(is_better, part, best), np.where(is_better, number, index)
     return [call.typed(best.astype(value.dtype)), Operand("INT64", index)]

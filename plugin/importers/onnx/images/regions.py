@@ -10,6 +10,7 @@ Sources: ONNX, RoiAlign 22, MaxRoiPool 22; ONNX Runtime, ``roialign.cc``, ``roi_
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -106,16 +107,14 @@ def _aligned(
     chosen = np.minimum(np.maximum(convert(batch, I32), np.int32(0)), np.int32(number - 1))
     first = chosen.reshape((-1, 1, 1)) * np.int32(lengths[0] * lengths[1])
     total: AnyArray = None
-    for row, row_weight in taps[0]:
-        for column, column_weight in taps[1]:
-            flat = first + row[:, :, None] * np.int32(lengths[1]) + column[:, None, :]
-            weight = row_weight[:, :, None] * column_weight[:, None, :]
-            term = take(pixels, flat.reshape(-1), 0).reshape((*flat.shape, channels))
-            term = term * weight[..., None]
-            if total is None:
-                total = term
-            else:
-                total = total + term if mode == "avg" else np.maximum(total, term)
+    for (row, row_weight), (column, column_weight) in itertools.product(*taps):
+        flat = first + row[:, :, None] * np.int32(lengths[1]) + column[:, None, :]
+        weight = row_weight[:, :, None] * column_weight[:, None, :]
+        term = take(pixels, flat.reshape(-1), 0).reshape((*flat.shape, channels))
+        term = term * weight[..., None]
+        if total is not None:
+            term = total + term if mode == "avg" else np.maximum(total, term)
+        total = term
     (height, width), (tall, wide) = sizes, counts
     bins = total.reshape((-1, height, tall, width, wide, channels))
     pooled = bins.mean(axis=(2, 4)) if mode == "avg" else bins.max(axis=(2, 4))

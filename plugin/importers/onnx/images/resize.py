@@ -11,7 +11,9 @@ Source: ONNX, Resize 19; ONNX Runtime, ``upsamplebase.h``, ``upsample_antialias.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -241,12 +243,9 @@ def _sampled(value: AnyArray, axis: int, positions: Array, weights: Array) -> An
     """Compute weighted sums of elements along an axis."""
     size, taps = weights.shape
     if taps <= _MAX_GATHERS:
-        result: AnyArray = None
-        for tap in range(taps):
-            factors = along_axis(weights[:, tap].astype(value.dtype), axis, value.ndim)
-            term = take(value, positions[:, tap], axis) * factors
-            result = term if result is None else result + term
-        return result
+        factors = [along_axis(column.astype(value.dtype), axis, value.ndim) for column in weights.T]
+        terms = (take(value, positions[:, n], axis) * each for n, each in enumerate(factors))
+        return functools.reduce(operator.add, terms)
     matrix = np.zeros((size, value.shape[axis]), np.float64)
     np.add.at(matrix, (np.arange(size)[:, None], positions), weights)
     result = contract(value, matrix.astype(value.dtype), ([axis], [1]), dtype=value.dtype)

@@ -19,12 +19,9 @@ from ..reading.model import Tensor
 
 def moved(call: Call, move: Callable[[AnyArray], AnyArray]) -> Operand:
     """Move the elements of the first input; a quantized one stays integers if it has one scale."""
-    operand = call.input(0)
-    if isinstance(operand.value, Quantized):
-        result = operand.value.moved(move)
-        if result is not None:
-            return Operand(operand.type, result)
-    return Operand(operand.type, move(call.array(0)))
+    value = call.input(0).value
+    result = value.moved(move) if isinstance(value, Quantized) else None
+    return call.typed(move(call.array(0)) if result is None else result)
 
 
 @importer("Identity")
@@ -140,14 +137,13 @@ def unsqueeze(call: Call) -> Operand:
 @importer("Transpose")
 def transpose(call: Call) -> Operand:
     """Transpose-25: ``data`` with its axes in the order ``perm``, by default reversed."""
-    operand = call.input(0)
-    rank = len(operand.shape)
+    value = call.input(0).value
+    rank = len(value.shape)
     order = tuple(call.attribute("perm", list(reversed(range(rank)))))
     if sorted(order) != list(range(rank)):
         raise call.error(f"has the order {list(order)} of {rank} dimensions")
-    if isinstance(operand.value, Quantized):
-        return Operand(operand.type, operand.value.transposed(order))
-    return Operand(operand.type, call.array(0).transpose(order))
+    is_quantized = isinstance(value, Quantized)
+    return call.typed(value.transposed(order) if is_quantized else call.array(0).transpose(order))
 
 
 @importer("Concat")

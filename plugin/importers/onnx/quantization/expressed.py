@@ -8,7 +8,9 @@ arithmetic.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -259,9 +261,7 @@ class ScaledSum:
     def dequantize(self, lift: Lift) -> AnyArray:
         """Compute floats; each term is rounded, and each partial sum."""
         products = [convert(term.value, F32) * _as_float(term.factor) for term in self.terms]
-        total, *further = products
-        for each in further:
-            total = total + each
+        total = functools.reduce(operator.add, products)
         if self.low > -math.inf:
             total = np.maximum(total, np.float32(self.low))
         return total if self.high == math.inf else np.minimum(total, np.float32(self.high))
@@ -288,7 +288,7 @@ class ScaledSum:
 
     def times(self, other: ScaledSum) -> ScaledSum | None:
         """Multiply two sums; None for several terms, bounds, or products beyond 31 bits."""
-        if len(self.terms) != 1 or len(other.terms) != 1:
+        if not len(self.terms) == len(other.terms) == 1:
             return None
         if not self.is_unbounded or not other.is_unbounded:
             return None

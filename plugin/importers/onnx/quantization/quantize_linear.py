@@ -142,16 +142,13 @@ def quantize_linear(call: Call) -> Operand:
         call.with_integers()
         steps = requantize_sum(total, scales.astype(np.float32))
     else:
+        reason = "its input is float"
         if block_size:
-            call.with_floats("it has scales for blocks")
+            reason = "it has scales for blocks"
         elif isinstance(total, ScaledSum):
-            call.with_floats(
-                f"it divides in {precision.name}"
-                if is_exact_sum
-                else "a scale is an argument, or 0"
-            )
-        else:
-            call.with_floats("its input is float")
+            narrow = f"it divides in {precision.name}"
+            reason = narrow if is_exact_sum else "a scale is an argument, or 0"
+        call.with_floats(reason)
         floats = convert(call.floats(real), ElementType.of_dtype(precision))
         steps = round_to_steps(floats, scales, sizes)
         if block_size and zero_points is not None:

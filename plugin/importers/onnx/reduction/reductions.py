@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -22,9 +22,7 @@ from ..call import Call, Operand, importer
 def reduction_axes(call: Call, rank: int) -> list[int] | None:
     """Return the axes that a node reduces, from 0; None where it reduces nothing."""
     is_identity = bool(call.attribute("noop_with_empty_axes", 0))
-    listed: Sequence[int] = []
-    if call.optional(1) is not None:
-        listed = [int(axis) for axis in call.constant(1).reshape(-1)]
+    listed = [] if call.optional(1) is None else call.constant_list(1)
     if not listed and is_identity:
         return None
     return sorted({call.checked_axis(axis, rank) for axis in listed or range(rank)})

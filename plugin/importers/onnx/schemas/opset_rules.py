@@ -333,21 +333,13 @@ def convert_to_newest(call: Call, opset: int) -> Call | Results:
             f"is of operator set {opset}, expected {OLDEST_OPSET} or newer; convert the model with "
             "onnx.version_converter.convert_version"
         )
-    applied: set[int] = set()
-    while True:  # a rule can replace the operator, whose later rules then hold
-        rules = sorted(_RULES.get(older.operator, ()), key=lambda pair: pair[0])
-        following = [(n, rule) for n, rule in rules if opset < n and id(rule) not in applied]
-        if not following:
-            break
-        applied.add(id(following[0][1]))
-        converted = following[0][1](older)
+    reached = opset
+    while rules := [each for each in _RULES.get(older.operator, ()) if each[0] > reached]:
+        reached, rule = min(rules, key=lambda each: each[0])
+        converted = rule(older)  # it can replace the operator, whose later rules then hold
         if isinstance(converted, list):
             return converted
         older = converted
-    if (older.operator, older.attributes, older.inputs) == (
-        call.node.operator, dict(call.node.attributes), list(call.inputs)
-    ):  # fmt: skip
-        return call
     node = replace(call.node, operator=older.operator, attributes=older.attributes)
     return replace(call, node=node, inputs=older.inputs)
 
