@@ -96,7 +96,7 @@ def show_bar(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(printable(title), total=total, state="")
-        yield lambda count, state: progress.update(task, completed=count, state=state)
+        yield lambda count, state: progress.update(task, completed=count, state=state, refresh=True)
 
 
 @contextlib.contextmanager
