@@ -160,13 +160,10 @@ def quantized_places(row: Row) -> int:
 
 
 def program_text(name: str, elements: Sequence[str] | None = None, *, opaque: bool = False) -> str:
-    """Write a function that holds one operation.
+    """Write a function of one operation, with element types in the places of ``Q``.
 
-    Args:
-        name: the operation, without its dialect.
-        elements: element types in the places of ``Q``, operands first; by default `PER_TENSOR`.
-        opaque: regions return the result of an unknown operation, which tells nothing about
-            types; otherwise they add, compare and slice.
+    Opaque regions return the result of an unknown operation, which tells nothing about types;
+    otherwise they add, compare and slice.
     """
     operands, results = operation_types(name, elements)
     names = [f"%a{n}" for n in range(len(operands))]

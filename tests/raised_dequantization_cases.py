@@ -18,25 +18,15 @@ DTYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Form:
-    """A way to write a dequantization.
+    """A way to write a dequantization."""
 
-    Attributes:
-        arguments: the types, of storage first.
-        result: the type.
-        body: StableHLO of ``%0``, ``%1``... that gives ``%y``.
-        meaning: the same in NumPy, step by step.
-        blocks: of the dequantization.
-        keeps: operations of StableHLO that are left, or come instead.
-        packed: bits of the integers that are unpacked, or 0.
-    """
-
-    arguments: tuple[str, ...]
-    result: str
-    body: str
-    meaning: Callable[..., np.ndarray]
-    blocks: str
-    keeps: tuple[str, ...] = ()
-    packed: int = 0
+    arguments: tuple[str, ...]  # types, of storage first
+    result: str  # the type
+    body: str  # StableHLO of ``%0``, ``%1``... that gives ``%y``
+    meaning: Callable[..., np.ndarray]  # the same in NumPy, step by step
+    blocks: str  # of the dequantization
+    keeps: tuple[str, ...] = ()  # operations of StableHLO that are left, or come instead
+    packed: int = 0  # bits of the integers that are unpacked, or 0
 
     @property
     def text(self) -> str:

@@ -46,17 +46,11 @@ def number_of(pattern: int, type_: str) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """An operation of a program on integers.
-
-    Attributes:
-        kind: the operation.
-        number: the shift count, the mask, or the bit that it flips.
-        type: the type that it converts to.
-    """
+    """An operation of a program on integers."""
 
     kind: str
-    number: int = 0
-    type: str = ""
+    number: int = 0  # the shift count, the mask, or the bit that it flips
+    type: str = ""  # that it converts to
 
     def of_field(self, field: Field, type_: str) -> Field | None:
         """The field after the step."""

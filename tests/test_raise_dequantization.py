@@ -242,19 +242,12 @@ def test_a_conversion_that_wraps_is_a_step_before() -> None:
 
 @dataclass(frozen=True)
 class Taken:
-    """Slices of a dequantized 6x8 table along an axis, for indices of shape 2x3.
+    """Slices of a dequantized 6x8 table along an axis, for indices of shape 2x3."""
 
-    Attributes:
-        scales: their shape, one for each block.
-        axis: that indices are of.
-        offset: where the other axis is in the result.
-        is_taken: whether slices are taken before they are dequantized.
-    """
-
-    scales: tuple[int, int]
-    axis: int = 0
-    offset: int = 2
-    is_taken: bool = True
+    scales: tuple[int, int]  # their shape, one for each block
+    axis: int = 0  # of the indices
+    offset: int = 2  # of the other axis in the result
+    is_taken: bool = True  # before they are dequantized
 
     @property
     def text(self) -> str:

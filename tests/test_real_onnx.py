@@ -39,24 +39,16 @@ def zeros(*shape: int) -> Array:
 
 @dataclass(frozen=True)
 class RealFile:
-    """A file and its arguments.
+    """A file and its arguments."""
 
-    Args:
-        package: with its version.
-        path: in the wheel.
-        inputs: makes the arguments, in the order of the file.
-        extents: that the file leaves open.
-        values: inputs that are constants.
-        tolerance: relative to the greatest magnitude of a result. Activations that are quantized
-            when they are computed can fall to the other side of a tie.
-    """
-
-    package: str
-    path: str
-    inputs: Callable[[], Sequence[Array]]
-    extents: Mapping[str, int] = field(default_factory=dict)
-    values: tuple[str, ...] = ()
+    package: str  # with its version
+    path: str  # in the wheel
+    inputs: Callable[[], Sequence[Array]]  # in the order of the file
+    extents: Mapping[str, int] = field(default_factory=dict)  # that the file leaves open
+    values: tuple[str, ...] = ()  # inputs that are constants
     tolerance: float = 1e-4
+    """Relative to the greatest magnitude of a result. Activations that are quantized when they are
+    computed can fall to the other side of a tie."""
 
 
 _PITCH, _WAKE = "basic-pitch==0.4.0", "openwakeword==0.4.0"

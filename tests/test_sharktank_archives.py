@@ -327,24 +327,24 @@ def test_properties_may_nest_a_hundred_levels(tmp_path: Path) -> None:
 
 
 def test_a_missing_blob_and_ranks_are_refused(tmp_path: Path) -> None:
-    with create_archive(tmp_path / "x.irpa") as archive:
-        archive.add_blob("__SHARK_DATASET__", b"{}")
+    write_blobs(tmp_path / "x.irpa", b"{}", None)
     with pytest.raises(InputError, match="has no entry '__SHARK_INFERENCE_TENSORS__'"):
         Dataset.load(tmp_path / "x.irpa")
-    with create_archive(tmp_path / "x.irpa") as archive:
-        archive.add_blob("__SHARK_DATASET__", b"{}")
-        archive.add_blob("__SHARK_INFERENCE_TENSORS__", b"{}")
-        archive.add_blob("__SHARK_SHARD_RANKS__", b"[0, 1]")
+    write_blobs(tmp_path / "x.irpa", b"{}", b"{}", b"[0, 1]")
     with pytest.raises(UnsupportedError, match="one of several files of a sharded data set"):
         Dataset.load(tmp_path / "x.irpa")
 
 
-def write_blobs(path: Path, properties: bytes, records: bytes) -> None:
+def write_blobs(
+    path: Path, properties: bytes, records: bytes | None, ranks: bytes | None = None
+) -> None:
+    names = ("__SHARK_DATASET__", "__SHARK_INFERENCE_TENSORS__", "__SHARK_SHARD_RANKS__")
     with create_archive(path) as archive:
         archive.add_tensor("a", np.ones((2, 1, 1), np.float16))
         archive.add_tensor("b", np.ones((2, 1, 32), np.int8))
-        archive.add_blob("__SHARK_DATASET__", properties)
-        archive.add_blob("__SHARK_INFERENCE_TENSORS__", records)
+        for name, blob in zip(names, (properties, records, ranks), strict=True):
+            if blob is not None:
+                archive.add_blob(name, blob)
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -24,12 +24,8 @@ def sparse(
 ) -> tuple[Array, Any]:
     """The elements of an array that are kept, and where they belong.
 
-    Args:
-        values: the array.
-        order: of the levels: dimensions, then those of blocks.
-        formats: of each level.
-        blocks: the extent of the blocks of each dimension that is cut.
-        width: bits of the numbers of positions.
+    Levels are dimensions, then those of blocks; each has a format. Blocks have an extent for each
+    dimension that is cut.
     """
     s, rank = schema(), values.ndim
     extents = [n // blocks.get(axis, 1) for axis, n in enumerate(values.shape)]

@@ -9,7 +9,6 @@ import pytest
 
 from gguf_models import ARCHITECTURES, TYPES, TinyModel, tokens_of
 from subquant.errors import InputError, UnsupportedError
-from subquant.layouts import PrimitiveTensor
 from subquant.models import interface, transformer
 from subquant.models.architectures import Pairs
 from subquant.models.configuration import Configuration, expected_tensors
@@ -155,27 +154,13 @@ def test_rotations_of_late_tokens(pairs: Pairs, position: int) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
 
 
-def test_blocks_with_a_window_and_without() -> None:
-    properties = {
-        "general.architecture": "gemma3",
-        "gemma3.context_length": 32768,
-        "gemma3.embedding_length": 640,
-        "gemma3.block_count": 18,
-        "gemma3.feed_forward_length": 2048,
-        "gemma3.attention.head_count": 4,
-        "gemma3.attention.head_count_kv": 1,
-        "gemma3.attention.key_length": 256,
-        "gemma3.attention.value_length": 256,
-        "gemma3.attention.layer_norm_rms_epsilon": 1e-6,
-        "gemma3.attention.sliding_window": 512,
-        "gemma3.rope.freq_base": 1e6,
-    }
-    sizes = {"width": 640, "hidden": 2048, "heads": 4, "kv_heads": 1, "size": 256}
-    shapes = TinyModel("gemma3", blocks=18, tied=True, **sizes).shapes()
-    zero = np.float32(0)
-    tensors = {n: PrimitiveTensor(np.broadcast_to(zero, shape), n) for n, shape in shapes.items()}
-    actual = Configuration.of(properties, tensors)
-    assert expected_tensors(actual) == shapes
+def test_blocks_with_a_window_and_without(tmp_path: Path) -> None:
+    model = TinyModel("gemma3", blocks=18, width=640, size=256, kv_heads=1, hidden=64, tied=True)
+    dataset = open_weights(model.write(tmp_path / "model.gguf"))
+    properties = dict(dataset.properties)
+    del properties["gemma3.attention.sliding_window_pattern"]
+    actual = Configuration.of(properties, dataset.theta.flatten())
+    assert expected_tensors(actual) == model.shapes()
     assert [n for n in range(18) if not actual.has_window(n)] == [5, 11, 17]
     assert (actual.rotation.base, actual.window_rotation.base) == (1e6, 1e4)
     assert actual.attention_scale == 1 / 16

@@ -272,14 +272,7 @@ _PUBLISH = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, _WORK, *[ctypes.c_v
 
 
 class _Dispatch:
-    """A dispatch that counts the calls for each workgroup.
-
-    Args:
-        pool: the pool that runs it.
-        grid: the workgroups along x, y and z.
-        fails: the workgroup that returns 7.
-        seconds: that each takes.
-    """
+    """A dispatch that counts the calls for each workgroup; one of them fails with the status 7."""
 
     def __init__(
         self,

@@ -141,14 +141,8 @@ class Graph:
     ) -> list[int]:
         """Add an operator; return its outputs.
 
-        Args:
-            name: as in the schema.
-            inputs, outputs: numbers of tensors, -1 for an absent one.
-            options: the name of the options' table, ``Conv2DOptions``.
-            version: of the operator.
-            intermediates: numbers of tensors.
-            custom: the options of a custom operator, whose name it is then.
-            values: of the options' fields, as the schema's Python names them.
+        An absent tensor has the number -1. Options are the name of their table, ``Conv2DOptions``,
+        and its fields as the schema's Python names them, or the bytes of a custom operator.
         """
         s = schema()
         code = s.OperatorCodeT()

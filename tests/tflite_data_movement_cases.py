@@ -16,17 +16,11 @@ IMAGES = (2, 4, 6, 8)
 
 @dataclass
 class MoveOp:
-    """An operator and its meaning.
+    """An operator and its meaning."""
 
-    Args:
-        operands: the shape of each operand that has a scale, or a constant of positions.
-        expressed: the function of the expressed values of operands with scales.
-        options: the name of the table of options, and its fields.
-    """
-
-    operands: Sequence[tuple[int, ...] | Array]
-    expressed: Callable[..., Array | Sequence[Array]]
-    options: str | None = None
+    operands: Sequence[tuple[int, ...] | Array]  # shapes of those with a scale, or positions
+    expressed: Callable[..., Array | Sequence[Array]]  # of the expressed values of operands
+    options: str | None = None  # the name of the table
     fields: dict[str, Any] = field(default_factory=dict)
 
 
@@ -189,12 +183,7 @@ def add_operator(
 ) -> tuple[list[int], list[int], list[Array], list[Array]]:
     """Add an operator whose operands and results all have scales of their own.
 
-    Args:
-        graph: the model.
-        name: the operator.
-        rng: draws parameters and storage values.
-        dtype: of the storage.
-        constants: operands without axes are constants of the file.
+    Operands without axes are constants of the file on request.
 
     Returns:
         The numbers of the inputs and outputs, the inputs' storage, and the outputs' right storage.

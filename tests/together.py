@@ -21,10 +21,8 @@ from subquant.runtime import Device, Executable, Function
 class Together:
     """Programs that are compiled as one module, when the first of them is asked for.
 
-    Args:
-        programs: the text of each, by any name; its public function is ``@main``.
-        prepare: passes that run before the compilation.
-        options: of the compilation, as `CompileOptions`.
+    Each text has the public function ``@main``. Passes can prepare the module; options are those of
+    `CompileOptions`.
     """
 
     def __init__(
