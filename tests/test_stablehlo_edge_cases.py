@@ -88,7 +88,7 @@ def test_padding_that_cuts(
     device: Device, device_name: str, padding: list[list[int]], dilation: list[int], zero_point: int
 ) -> None:
     window = Window(padding, dilation, zero_point)
-    actual = run(module_of([window]), device, *window.arguments)
+    actual = run(window.text(), device, *window.arguments)
     assert actual.reshape(-1).tolist() == window.expected
 
 
@@ -99,9 +99,11 @@ def test_every_padding_interpreted(dilation: list[int], sizes: tuple[int, int]) 
     windows = [Window([*two], dilation, 3, sizes) for two in itertools.product(ends, ends)]
     windows = [each for each in windows if each.expected]  # the interpreter takes no empty tensors
     assert len(windows) >= 18
-    actual = InterpretedModule(module_of(windows))["main"].invoke(windows[0].arguments)
-    for window, array in zip(windows, actual, strict=True):
-        assert array.reshape(-1).tolist() == window.expected, window.text
+    text = "".join(window.text(f"f{number}") for number, window in enumerate(windows))
+    module = InterpretedModule(text)
+    for number, window in enumerate(windows):
+        (actual,) = module[f"f{number}"].invoke(window.arguments)
+        assert actual.reshape(-1).tolist() == window.expected, window.operation
 
 
 class Window:
@@ -119,27 +121,19 @@ class Window:
         kernel = rng.integers(-128, 127, sizes, np.int8, endpoint=True)
         expected = correlate(real(x, 0.5, zero_point), real(kernel, 0.25, 0), padding, dilation)
         self.types = [
-            f"tensor<1x2x4x1x!quant.uniform<i8:f32, 0.5:{zero_point}>>",
-            f"tensor<{sizes[0]}x{sizes[1]}x1x1x!quant.uniform<i8:f32, 0.25>>",
-            f"tensor<1x{expected.shape[0]}x{expected.shape[1]}x1x!quant.uniform<i8:f32, 32.0:-4>>",
+            f"1x2x4x1x!quant.uniform<i8:f32, 0.5:{zero_point}>",
+            f"{sizes[0]}x{sizes[1]}x1x1x!quant.uniform<i8:f32, 0.25>",
+            f"1x{expected.shape[0]}x{expected.shape[1]}x1x!quant.uniform<i8:f32, 32.0:-4>",
         ]
-        self.text = f"""stablehlo.convolution(%x, %k)
+        self.operation = f"""stablehlo.convolution(%0, %1)
       dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
       window = {{pad = {padding}, lhs_dilate = {dilation}}}
-      {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
-      : ({self.types[0]}, {self.types[1]}) -> {self.types[2]}"""
+      {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}"""
         self.arguments = [x.reshape(1, 2, 4, 1), kernel.reshape(*sizes, 1, 1)]
         self.expected = quantized(expected, 32.0, -4)
 
-
-def module_of(windows: Sequence[Window]) -> str:
-    """A function that returns the result of each window, of the same arguments."""
-    x, k, _ = windows[0].types
-    results = ", ".join(f"%{number}" for number in range(len(windows)))
-    types = ", ".join(window.types[2] for window in windows)
-    statements = [f"  %{number} = {window.text}" for number, window in enumerate(windows)]
-    head = f"func.func @main(%x: {x}, %k: {k}) -> ({types}) {{"
-    return "\n".join([head, *statements, f"  return {results} : {types}", "}\n"])
+    def text(self, name: str = "main") -> str:
+        return one_operation(self.operation, self.types[:2], self.types[2], name=name)
 
 
 @ON_DEVICES

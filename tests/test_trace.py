@@ -68,49 +68,27 @@ def test_division_by_an_argument(cpu: Device) -> None:
 # -- layouts --------------------------------------------------------------------------------------
 
 
+BYTES = np.arange(24).astype(np.uint8).reshape(3, 8)
+SCALES = np.array([[[0.3], [0.1]], [[2.0], [3.0]]])
+OFFSETS = np.array([[[0.5], [1.0]], [[0.0], [-3.0]]])
+NIBBLES = np.array([[[0x01, 0xF8], [0x7F, 0x90]], [[0xAA, 0x55], [0, 0xFF]]], np.uint8)
 LAYOUTS = {
     "per tensor": TensorScaledLayout(
-        (3, 8),
-        {
-            "d": np.float32(0.3).reshape(()),
-            "qs": np.arange(-12, 12).astype(np.int8).reshape(3, 8),
-        },
-    ),
+        (3, 8), {"d": np.float32(0.3).reshape(()), "qs": BYTES.astype(np.int8) - np.int8(12)}),
     "per axis, offsets": TensorScaledLayout(
-        (3, 8),
-        {
-            "d": np.array([[0.3], [0.01], [7.0]], np.float32),
-            "qs": np.arange(24).astype(np.uint8).reshape(3, 8) * 10,
-            "m": np.array([[128], [0], [3]], np.int32),
-        },
-    ),
+        (3, 8), {"d": np.array([[0.3], [0.01], [7.0]], np.float32), "qs": BYTES * 10,
+                 "m": np.array([[128], [0], [3]], np.int32)}),
     "sub-channel, ragged": BlockAffineLayout(
-        (3, 8),
-        {
-            "d": np.array([[0.3, 0.2, 0.1], [1, 2, 3]], np.float16),
-            "qs": np.arange(24).astype(np.uint8).reshape(3, 8) % 16,
-            "z": np.array([[8, 7, 0], [15, 3, 1]], np.int32),
-        },
-        {"block_shape": [2, 3], "storage": "u4"},
-    ),
+        (3, 8), {"d": np.array([[0.3, 0.2, 0.1], [1, 2, 3]], np.float16), "qs": BYTES % 16,
+                 "z": np.array([[8, 7, 0], [15, 3, 1]], np.int32)},
+        {"block_shape": [2, 3], "storage": "u4"}),
     "blocks of f64": BlockScaledLayout(
-        (2, 8),
-        {
-            "d": np.array([[[0.3], [0.1]], [[2.0], [3.0]]]),
-            "qs": np.arange(16).astype(np.int16).reshape(2, 2, 4) * 1000,
-            "m": np.array([[[0.5], [1.0]], [[0.0], [-3.0]]]),
-        },
-    ),
+        (2, 8), {"d": SCALES, "qs": np.arange(16).astype(np.int16).reshape(2, 2, 4) * 1000,
+                 "m": OFFSETS}),
     "unsigned nibbles": BlockScaledI4Layout(
-        (2, 8),
-        {
-            "d": np.array([[[0.3], [0.1]], [[2.0], [3.0]]], np.float16),
-            "qs": np.array([[[0x01, 0xF8], [0x7F, 0x90]], [[0xAA, 0x55], [0, 0xFF]]], np.uint8),
-            "m": np.array([[[0.5], [1.0]], [[0.0], [-3.0]]], np.float16),
-        },
-        {"signed": False},
-    ),
-}
+        (2, 8), {"d": SCALES.astype(np.float16), "qs": NIBBLES, "m": OFFSETS.astype(np.float16)},
+        {"signed": False}),
+}  # fmt: skip
 
 
 def dequantization(layout: QuantizedLayout) -> str:
