@@ -8,7 +8,7 @@ import pytest
 import subquant
 from bare_iree import FIXED, compile_bare
 from devices import ON_DEVICES, compile_for
-from stablehlo_forms import body
+from stablehlo_forms import region
 from subquant.compiler.iree_driver import host_features
 from subquant.errors import ExecutionError
 from subquant.runtime import Device, Executable
@@ -238,7 +238,7 @@ def test_elements_are_still_at_wrong_indices(cpu: Device, name: str) -> None:
 
 PARTIAL_READS = {
     "reduce_window": f"""
-      %1 = "stablehlo.reduce_window"(%0, %zero) {body("add", "f32")} {{
+      %1 = "stablehlo.reduce_window"(%0, %zero) ({region("add", "f32")}) {{
         window_dimensions = array<i64: 1, 1, 1, 1>, window_strides = array<i64: 1, 2, 2, 1>
       }} : (tensor<1x9x9x4xf32>, tensor<f32>) -> tensor<1x5x5x4xf32>""",
     "depthwise convolution": """
@@ -326,7 +326,7 @@ DILATIONS = {
       %1 = stablehlo.pad %0, %zero, low = [0, 0], high = [0, 0], interior = [1, 1]
         : (tensor<5x6xf32>, tensor<f32>) -> tensor<9x11xf32>""",
     "reduce_window": f"""
-      %1 = "stablehlo.reduce_window"(%0, %zero) {body("add", "f32")} {{
+      %1 = "stablehlo.reduce_window"(%0, %zero) ({region("add", "f32")}) {{
         window_dimensions = array<i64: 1, 1>, base_dilations = array<i64: 2, 2>
       }} : (tensor<5x6xf32>, tensor<f32>) -> tensor<9x11xf32>""",
     "convolution": """
