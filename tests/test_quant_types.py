@@ -5,6 +5,8 @@ array to dense attribute to array. Attributes of more than 100 elements are prin
 splats as one element; both are read from text for the widths that the bindings give no buffer for.
 """
 
+import dataclasses
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -65,15 +67,8 @@ def random_parameters(storage, expressed, grid, splat=False):
         scales, zero_points = np.full(shape, 0.375), np.full(shape, storage.maximum)
     elif shape:  # both ends of the range, so that the highest unsigned value is there
         zero_points.flat[0], zero_points.flat[-1] = storage.minimum, storage.maximum
-    return QuantizationParameters(
-        storage,
-        expressed,
-        axes,
-        blocks,
-        scales,
-        zero_points,
-        granularity(grid),
-    )
+    kind = granularity(grid)
+    return QuantizationParameters(storage, expressed, axes, blocks, scales, zero_points, kind)
 
 
 # -- types ----------------------------------------------------------------------------------------
@@ -97,15 +92,8 @@ def test_parameters_to_type_and_back(storage, expressed, grid):
 def test_type_to_text_and_back(storage, grid):
     """The text keeps six digits of a scale, so the scales here are powers of two."""
     original = random_parameters(storage, ExpressedType.F32, grid)
-    parameters = QuantizationParameters(
-        storage,
-        ExpressedType.F32,
-        original.axes,
-        original.block_sizes,
-        2.0 ** np.round(np.log2(original.scales)).clip(-4, 4),
-        original.zero_points,
-        original.granularity,
-    )
+    scales = 2.0 ** np.round(np.log2(original.scales)).clip(-4, 4)
+    parameters = dataclasses.replace(original, scales=scales)
     text = str(type_of(parameters))
     assert text.startswith(f"!quant.uniform<{storage}:f32")
     assert parameters_of(ir.Type.parse(text)) == parameters
@@ -134,14 +122,10 @@ I4, U8, I8 = StorageType(4), StorageType(8, False), StorageType(8)
 def test_text_to_parameters(text, expected):
     storage, expressed, axes, blocks, scales, zero_points = expected
     parameters = parameters_of(ir.Type.parse(f"!quant.uniform<{text}>"))
+    kind = "sub-channel" if "{" in text.split(",")[0] else None
+    arrays = np.array(scales), np.array(zero_points)
     assert parameters == QuantizationParameters(
-        storage,
-        ExpressedType(expressed),
-        axes,
-        blocks,
-        np.array(scales),
-        np.array(zero_points),
-        "sub-channel" if "{" in text.split(",")[0] else None,
+        storage, ExpressedType(expressed), axes, blocks, *arrays, kind
     )
 
 

@@ -122,11 +122,8 @@ def test_equality_and_hash():
     assert subject != "tensor"
     assert subject is not None
     # NaN is not equal to itself, but a type with a NaN scale is.
-    assert parameters().__class__(I8, F32, scales=np.nan) == QuantizationParameters(
-        I8,
-        F32,
-        scales=np.nan,
-    )
+    first, second = (QuantizationParameters(I8, F32, scales=np.nan) for _ in range(2))
+    assert first == second
 
 
 def test_arrays_are_copied_and_frozen():

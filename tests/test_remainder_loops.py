@@ -48,6 +48,22 @@ def test_the_choice_of_peeling(text: str, features: str, expected: bool) -> None
     assert peels_loops(parse_text(text, create_context()), features) == expected
 
 
+def recorded_commands(
+    monkeypatch: pytest.MonkeyPatch, refused: str | None = None
+) -> list[list[object]]:
+    """The compiler's commands from now on; one with a text is refused."""
+    commands, run = [], iree_driver.run_supervised
+
+    def recorded(command: list[str], *arguments: object, **keywords: object) -> object:
+        commands.append(command)
+        is_refused = refused is not None and any(refused in str(part) for part in command)
+        flags = ["--nonsense"] if is_refused else []
+        return run([*command, *flags], *arguments, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(iree_driver, "run_supervised", recorded)
+    return commands
+
+
 @pytest.mark.parametrize(
     ("cpu", "flags", "expected"),
     [
@@ -60,13 +76,7 @@ def test_the_flag_of_the_compiler(
     cpu: str, flags: tuple[str, ...], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Passed once, also if a flag of the user sets another strategy."""
-    commands, run = [], iree_driver.run_supervised
-
-    def recorded(command: list[str], *arguments: object, **keywords: object) -> object:
-        commands.append(command)
-        return run(command, *arguments, **keywords)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(iree_driver, "run_supervised", recorded)
+    commands = recorded_commands(monkeypatch)
     compile_to_bytes(SUMS, CompileOptions(target_cpu=cpu, iree_flags=flags), cache="")
     texts = [part for part in commands[-1] if isinstance(part, str)]
     assert re.findall(r"vector-pproc-strategy=(\w+)", " ".join(texts)) == expected
@@ -74,16 +84,8 @@ def test_the_flag_of_the_compiler(
 
 def test_a_module_that_is_refused_is_compiled_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flag is tried once, and then the default."""
-    commands, run = [], iree_driver.run_supervised
-
-    def refusing(command: list[str], *arguments: object, **keywords: object) -> object:
-        commands.append(command)
-        flags = ["--nonsense"] if any("pproc" in str(part) for part in command) else []
-        return run([*command, *flags], *arguments, **keywords)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(iree_driver, "run_supervised", refusing)
-    options = CompileOptions(target_cpu="haswell")
-    assert compile_to_bytes(SUMS, options, cache="")
+    commands = recorded_commands(monkeypatch, refused="pproc")
+    assert compile_to_bytes(SUMS, CompileOptions(target_cpu="haswell"), cache="")
     assert sum("pproc" in " ".join(map(str, command)) for command in commands) == 1
 
 

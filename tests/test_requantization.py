@@ -92,26 +92,18 @@ def check(
     terms: list[tuple[list[int], int, Fraction]], zero_point: int, storage: StorageType, width: int
 ) -> None:
     element = ElementType.parse(f"i{width}")
-    actual = saturated(
-        [
-            Term(Number(values, element), bound, np.array(multiplier, object))
-            for values, bound, multiplier in terms
-        ],
-        zero_point,
-        storage,
-    )
+    numbers = [
+        Term(Number(values, element), bound, np.array(multiplier, object))
+        for values, bound, multiplier in terms
+    ]
     plain = [(values, multiplier) for values, _, multiplier in terms]
     results, distances = expected(plain, zero_point, storage)
-    for got, want, distance, *numbers in zip(
-        np.broadcast_to(actual, len(results)),
-        results,
-        distances,
-        *(v for v, _, _ in terms),
-        strict=True,
-    ):
+    actual = np.broadcast_to(saturated(numbers, zero_point, storage), len(results))
+    for position, (got, want) in enumerate(zip(actual, results, strict=True)):
         # A value within 2**-20 of a tie counts as a tie: half of them round the other way.
         if got != want:
-            assert 0 < distance < Fraction(1, 1 << 20) * Fraction(101, 100), (numbers, terms)
+            tie = Fraction(1, 1 << 20) * Fraction(101, 100)
+            assert 0 < distances[position] < tie, (position, terms)
             assert abs(int(got) - want) == 1
 
 

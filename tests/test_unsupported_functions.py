@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from programs import one_operation
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.reading import parse_text
@@ -24,14 +25,9 @@ IS_BINARY = {f"stablehlo.{name}" for name in BINARY_FUNCTIONS} | {"math.atan2", 
 
 def function_text(name: str) -> str:
     count = 2 if name in IS_BINARY else 1
-    operands = ", ".join(["%x", "%y"][:count])
-    types = ", ".join(["tensor<8xf64>"] * count)
+    operands = ", ".join(["%0", "%1"][:count])
     symbol = name.replace(".", "_")
-    return f"""func.func @{symbol}(%x: tensor<8xf64>, %y: tensor<8xf64>) -> tensor<8xf64> {{
-  %r = "{name}"({operands}) : ({types}) -> tensor<8xf64>
-  return %r : tensor<8xf64>
-}}
-"""
+    return one_operation(f'"{name}"({operands})', ["8xf64"] * count, "8xf64", name=symbol)
 
 
 @pytest.mark.parametrize("target", ["llvm-cpu", "vulkan"])
