@@ -72,9 +72,10 @@ def main_of(text: str, device: Device | None = None, **options: Any) -> Function
     return _together(tuple(texts), requested.program[1]).function(text, device)
 
 
-def compile_for(text: str | ir.Module, device: Device) -> Executable:
-    """Compile a program by itself for a device."""
-    return compile(text, target="vulkan" if device.is_vulkan else "llvm-cpu", device=device)
+def compile_for(source: str | bytes | ir.Module, device: Device, **options: Any) -> Executable:
+    """Compile a program by itself for a device, with options as `CompileOptions` but the target."""
+    target: Any = "vulkan" if device.is_vulkan else "llvm-cpu"
+    return compile(source, target=target, device=device, **options)
 
 
 @functools.cache

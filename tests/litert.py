@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.compile_options import CompileOptions
+from devices import compile_for
 from subquant.core.option_fields import Activations
 from subquant.dialects import create_context
 from subquant.importers.options import ImportOptions
 from subquant.importers.tflite import Interpreter, write_module
 from subquant.importers.tflite.reading.model import Model, Tensor, read_tflite
-from subquant.runtime import Device, Executable
+from subquant.runtime import Device
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 
@@ -80,11 +79,7 @@ class Ours:
                 create_context(),
                 ImportOptions(activations=activations, every_tensor=True),
             )
-            options = CompileOptions(
-                target="vulkan" if device.is_vulkan else "llvm-cpu",
-                vulkan_target=device.vulkan_target if device.is_vulkan else "generic",
-            )
-            self._function = Executable(compile_to_bytes(module, options), device).main
+            self._function = compile_for(module, device).main
 
     def __call__(self, inputs: Arrays) -> dict[int, np.ndarray[Any, Any]]:
         """Every tensor by its number."""

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from devices import ON_DEVICES
+from devices import ON_DEVICES, compile_for
 from litert import WITHOUT_REFERENCE, LiteRt, Ours, compare, drawn
 from programs import LONG, share_of
 from subquant.cli import main
@@ -374,8 +374,8 @@ def test_a_batch_is_its_elements(case: str, batch: str, cpu: Device) -> None:
     rng = np.random.default_rng(10)
     data = one_case(CASES[case], rng)
     read = read_tflite(data)
-    one = Executable(compile_to_bytes(data, CompileOptions(batch="1")), cpu).main
-    many = Executable(compile_to_bytes(data, CompileOptions(batch=batch)), cpu).main
+    one = compile_for(data, cpu, batch="1").main
+    many = compile_for(data, cpu, batch=batch).main
     expected_extent = 5 if batch == "5" else None
     assert {each.shape[0] for each in many.signature.inputs if each.shape} == {expected_extent}
     shapes = [(5, *tensor.shape[1:]) for tensor in read.subgraphs[0].inputs]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from devices import compile_for
 from litert import LiteRt, compare
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import UnsupportedError
 from subquant.importers.tflite import Interpreter
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.numerics.fourier import fourier_transform
-from subquant.runtime import Device, Executable
+from subquant.runtime import Device
 from tflite_builder import Graph, f32
 
 
@@ -78,10 +79,9 @@ def test_complex_results_and_operators_are_refused() -> None:
 
 
 def test_spectra_are_the_same_with_exact_semantics(cpu: Device) -> None:
-    from subquant.compiler.compile_options import CompileOptions
 
     data = spectrum((2, 5, 12), (8, 16))
     rows = np.random.default_rng(0).normal(size=(2, 5, 12)).astype(np.float32)
-    result = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main(rows)
+    result = compile_for(data, cpu, semantics="exact").main(rows)
     expected = np.fft.rfft2(rows.astype(np.float64), (8, 16)).reshape(16, 9)
     np.testing.assert_allclose(np.asarray(result[2]), np.abs(expected), atol=2e-5)

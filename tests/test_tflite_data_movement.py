@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from devices import compile_for
 from litert import LiteRt, drawn
 from subquant.comparison.compared_models import compare_layers, read_compared_model
 from subquant.compiler.compilation import compile_to_bytes
@@ -35,7 +36,7 @@ def compute_with_numpy(data: bytes, inputs: Sequence[Array]) -> Array:
 def check_exactly(data: bytes, inputs: Sequence[Array], expected: Array, cpu: Device) -> None:
     """Compare the first result of a model, with NumPy and on the CPU."""
     np.testing.assert_array_equal(compute_with_numpy(data, inputs), expected)
-    function = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main
+    function = compile_for(data, cpu, semantics="exact").main
     np.testing.assert_array_equal(np.asarray(function.invoke(inputs)[0]), expected)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from devices import compile_for
 from litert import LiteRt
-from subquant.compiler.compilation import compile_to_bytes
-from subquant.runtime import Device, Executable
+from subquant.runtime import Device
 from tflite_builder import f32, one_operator
 from tflite_custom_cases import flexbuffer
 
@@ -41,7 +41,7 @@ def test_many_boxes_fit_the_stack(
     scores = rng.permutation(boxes * kinds).reshape(1, boxes, kinds).astype(np.float32)
     scores /= boxes * kinds
     expected = LiteRt(data)([locations, scores])
-    results = Executable(compile_to_bytes(data), cpu).main(locations, scores)
+    results = compile_for(data, cpu).main(locations, scores)
     count = int(expected[3][0])
     assert count > 50
     assert int(np.asarray(results[3])[0]) == count
@@ -58,6 +58,6 @@ def test_the_greatest_of_long_rows(cpu: Device) -> None:
     rows[1] = -np.inf
     rows[1, [5, 17000]] = 1, np.inf
     order = np.argsort(-rows, axis=1, kind="stable")[:, :40]
-    values, indices = Executable(compile_to_bytes(data), cpu).main(rows)
+    values, indices = compile_for(data, cpu).main(rows)
     np.testing.assert_array_equal(np.asarray(indices), order)
     np.testing.assert_array_equal(np.asarray(values), np.take_along_axis(rows, order, 1))

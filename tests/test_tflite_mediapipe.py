@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from devices import compile_for
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import InputError, UnsupportedError
 from subquant.importers.tflite import Interpreter
 from subquant.importers.tflite.reading.model import read_tflite
-from subquant.runtime import Device, Executable
+from subquant.runtime import Device
 from test_tosa import transposed
 from tflite_builder import Array, f32, one_operator
 
@@ -55,7 +56,7 @@ def test_transposed_convolutions_with_a_bias(
     data = model(shape, filters, bias, options, expected.shape)
     result = Interpreter(read_tflite(data)).run(0, [images])[0]
     np.testing.assert_allclose(result, expected, atol=1e-5)
-    function = Executable(compile_to_bytes(data), cpu).main
+    function = compile_for(data, cpu).main
     np.testing.assert_allclose(np.asarray(function(images)), expected, atol=1e-5)
 
 

@@ -30,10 +30,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from devices import compile_for
 from litert import LiteRt
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.reading import parse_text
 from subquant.core._mlir import in_context_of, ir
 from subquant.dialects import create_context
@@ -202,11 +202,7 @@ def compare(name: str, device: Device, steps: int) -> list[int]:
     spoken = frames(sentences(WORDS[name]), litert.details)
     rng = np.random.default_rng(1)
     drawn = rng.integers(-128, 128, (max(steps - len(spoken), 0), *spoken.shape[1:]))
-    options = CompileOptions(
-        target="vulkan" if device.is_vulkan else "llvm-cpu",
-        vulkan_target=device.vulkan_target if device.is_vulkan else "generic",
-    )
-    executable = Executable(compile_to_bytes(watched_module(path), options), device)
+    executable = compile_for(watched_module(path), device)
     outputs, seen, rounded_twice = [], None, 0
     for step, frame in enumerate(np.concatenate([spoken, drawn.astype(np.int8)])[:steps]):
         expected = litert.step(frame)

@@ -29,7 +29,10 @@ FORTH = "quant-legalize-to-tosa-rescale"
 
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 PAIR_OPERATIONS = (*BINARY, "abs")
-DIRECTIONS = ("EQ", "NE", "GE", "GT", "LE", "LT")
+DIRECTIONS = {
+    "EQ": np.equal, "NE": np.not_equal, "GE": np.greater_equal, "GT": np.greater,
+    "LE": np.less_equal, "LT": np.less,
+}  # fmt: skip
 
 
 class Quantized:
@@ -38,9 +41,7 @@ class Quantized:
     def __init__(self, storage: str, scale: float, zero_point: int) -> None:
         self.scale, self.zero_point = float(np.float32(scale)), zero_point
         self.text = f"!quant.uniform<{storage}:f32, {self.scale!r}:{zero_point}>"
-        kind, _, bounds = storage.partition("<")
-        limits = [int(bound) for bound in bounds.rstrip(">").split(":")] if bounds else [None] * 2
-        self.storage = StorageType(int(kind[1:]), kind[0] == "i", *limits)
+        self.storage = StorageType.parse(storage)
 
     def values(self, most: int = 256) -> np.ndarray:
         """Every storage value, or some of more than `most`, extremes among them."""
@@ -176,28 +177,21 @@ def interpreted_pairs(
     return got, values, which
 
 
-def check_all_pairs(name: str, set_: str, options: str, device: Device) -> None:
+@pytest.mark.parametrize("name", PAIR_OPERATIONS)
+@pytest.mark.parametrize(
+    ("set_", "options"),
+    [*((set_, "") for set_ in SETS), *(("ratio", options) for options in OPTIONS[1:])],
+)
+def test_all_pairs_of_bytes(name: str, set_: str, options: str, cpu: Device) -> None:
     """65,536 pairs: near the exact result, and the round trip equals TOSA on IREE."""
     operands, result = operands_of(name, set_)
     values = pairs(operands)
     text = elementwise(name, operands, result, values[0].size)
     assert "tosa.rescale" in str(run_passes(text, f"{FORTH}{{{options}}}")[0])
-    (through_tosa,) = all_pairs(set_, options).function(name, device).invoke(values)
+    (through_tosa,) = all_pairs(set_, options).function(name, cpu).invoke(values)
     check_close(through_tosa, exact_steps(name, operands, result, values), result)
     interpreted, _, which = interpreted_pairs(name, set_, options)
     np.testing.assert_array_equal(interpreted, through_tosa[which], strict=True)
-
-
-@pytest.mark.parametrize("name", PAIR_OPERATIONS)
-@pytest.mark.parametrize("set_", SETS)
-def test_all_pairs_of_bytes(name: str, set_: str, cpu: Device) -> None:
-    check_all_pairs(name, set_, "", cpu)
-
-
-@pytest.mark.parametrize("name", PAIR_OPERATIONS)
-@pytest.mark.parametrize("options", OPTIONS[1:])
-def test_all_pairs_of_bytes_with_options(name: str, options: str, cpu: Device) -> None:
-    check_all_pairs(name, "ratio", options, cpu)
 
 
 @pytest.mark.vulkan
@@ -233,10 +227,7 @@ def test_comparisons(set_: str, cpu: Device) -> None:
         clear[:] = True
     assert clear.mean() > 0.98
     for name, result, interpreted in zip(DIRECTIONS, got, few, strict=True):
-        compared = {
-            "EQ": difference == 0, "NE": difference != 0, "GE": difference >= 0,
-            "GT": difference > 0, "LE": difference <= 0, "LT": difference < 0,
-        }[name]  # fmt: skip
+        compared = DIRECTIONS[name](difference, 0)
         np.testing.assert_array_equal(result[clear], compared[clear], err_msg=name)
         np.testing.assert_array_equal(interpreted, result[:: 7 * 256 + 1], err_msg=name)
 

@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devices import compile_for
 from programs import Cast, casts, examples, module_text, run_passes, same_bits
-from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.compile_options import CompileOptions
 from subquant.core._mlir import ir
 from subquant.emit import linalg
 from subquant.emit.operation import is_dynamic
 from subquant.numerics.casts import dequantize, quantize
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from subquant.runtime import Device, Executable
+from subquant.runtime import Device
 from subquant.transforms.base import walk
 
 # IREE removes the roundings between bf16 operations, so upstream's arithmetic cannot be run there.
@@ -60,8 +59,8 @@ def lowered_by_upstream(text: str) -> ir.Module:
 )
 def test_toward_zero_equals_upstream(generated: list[Cast], cpu: Device) -> None:
     text = module_text(generated)
-    theirs = Executable(compile_to_bytes(lowered_by_upstream(text)), cpu)
-    ours = Executable(compile_to_bytes(text, CompileOptions(rounding="toward-zero")), cpu)
+    theirs = compile_for(lowered_by_upstream(text), cpu)
+    ours = compile_for(text, cpu, rounding="toward-zero")
     rng = np.random.default_rng(7)
     for number, cast in enumerate(generated):
         reals = cast.tame_reals(rng)
@@ -82,8 +81,8 @@ def test_where_upstream_differs_from_the_contract(cpu: Device) -> None:
     """Truncation instead of rounding, and the numbers that the contract asks for."""
     parameters = QuantizationParameters(StorageType(8), ExpressedType.F32, scales=np.array(2.0))
     text = module_text([Cast(parameters, (4,))])
-    theirs = Executable(compile_to_bytes(lowered_by_upstream(text)), cpu)
-    ours = Executable(compile_to_bytes(text), cpu)
+    theirs = compile_for(lowered_by_upstream(text), cpu)
+    ours = compile_for(text, cpu)
     reals = np.array([3.0, 5.0, -3.0, 253.9], np.float32)
     assert theirs.q0(reals).tolist() == [1, 2, -1, 126]
     assert ours.q0(reals).tolist() == [2, 2, -2, 127]
