@@ -7,6 +7,7 @@ select_and_scatter are neutral: how often they are added is left to implementati
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from programs import one_operation
 QUANTIZED = "!quant.uniform<i8:f32, 0.5:3>"
 RNG = np.random.default_rng(11)
 
+Program: TypeAlias = "tuple[str, list[np.ndarray]]"
+"""The text, and the inputs."""
+
 
 def typed(shape: Sequence[object], element: str) -> str:
     return "".join(f"{extent}x" for extent in shape) + element
@@ -22,11 +26,6 @@ def typed(shape: Sequence[object], element: str) -> str:
 
 def values(*shape: int, dtype: type = np.int32, low: int = -9, high: int = 9) -> np.ndarray:
     return RNG.integers(low, high, shape, endpoint=True).astype(dtype)
-
-
-def anything(*shape: int, dtype: type) -> np.ndarray:
-    """Any value of a type of integers."""
-    return values(*shape, dtype=dtype, low=np.iinfo(dtype).min, high=np.iinfo(dtype).max)
 
 
 def region(op: str, element: str) -> str:
@@ -241,15 +240,24 @@ func.func @main(%x: tensor<9xELEMENT>, %y: tensor<9xELEMENT>) -> tensor<9xELEMEN
   return %r#1 : tensor<9xELEMENT>
 }
 """
-PADDED_UNSIGNED = reduce_window(
-    (4,),
-    (6,),
-    "window_dimensions = array<i64: 3>, padding = dense<2> : tensor<1x2xi64>",
-    "ui8",
-    "maximum",
-)
+DTYPES = {"i32": np.int32, "i16": np.int16, "ui8": np.uint8, "f32": np.float32}
 
-PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
+
+def drawn(
+    text: str,
+    element: str,
+    *shapes: Sequence[int],
+    low: int = -9,
+    high: int = 9,
+    more: Sequence[int] = (),
+) -> Program:
+    """A program of an element type, with drawn arrays and more scalars."""
+    dtype = DTYPES.get(element, np.int8)
+    arrays = [values(*shape, dtype=dtype, low=low, high=high) for shape in shapes]
+    return text.replace("ELEMENT", element), [*arrays, *map(dtype, more)]
+
+
+PROGRAMS: dict[str, Program] = {
     **{
         f"scatter-{name}": (
             scatter(shapes, numbers),
@@ -261,47 +269,26 @@ PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
         scatter(*SCATTERS["window-on-scattered"], "f32"),
         [values(4, 5, dtype=np.float32), values(3, 1), values(3, 2, 5, dtype=np.float32)],
     ),
-    "reduce_window-one-position": (
-        reduce_window((4, 6), (1, 6), ONE_POSITION, "f32"),
-        [values(4, 6, dtype=np.float32), values(dtype=np.float32)],
-    ),
-    "reduce_window-dilated": (
-        reduce_window((3, 2), (1, 4), DILATED, "i32", "maximum"),
-        [values(3, 2), values()],
-    ),
-    "select_and_scatter": (
-        SELECT_AND_SCATTER.replace("ELEMENT", "i32"),
-        [values(4, 2), values(2, 2), np.int32(0)],
-    ),
-    "select_and_scatter-f32": (
-        SELECT_AND_SCATTER.replace("ELEMENT", "f32"),
-        [*(values(*shape, dtype=np.float32) for shape in ((4, 2), (2, 2))), np.float32(0)],
-    ),
-    "broadcast_in_dim": (BROADCAST.replace("ELEMENT", "i32"), [values(2, 2, 2)]),
+    "reduce_window-one-position": drawn(
+        reduce_window((4, 6), (1, 6), ONE_POSITION, "f32"), "f32", (4, 6), ()),
+    "reduce_window-dilated": drawn(
+        reduce_window((3, 2), (1, 4), DILATED, "i32", "maximum"), "i32", (3, 2), ()),
+    "select_and_scatter": drawn(SELECT_AND_SCATTER, "i32", (4, 2), (2, 2), more=[0]),
+    "select_and_scatter-f32": drawn(SELECT_AND_SCATTER, "f32", (4, 2), (2, 2), more=[0]),
+    "broadcast_in_dim": drawn(BROADCAST, "i32", (2, 2, 2)),
     "gather": (GATHER, [values(4, 4, 3, 2), values(2, 3, 2, low=-1, high=4)]),
-    "slices-without-axes": (WITHOUT_AXES.replace("ELEMENT", "i32"), [values(), values()]),
-    "convolution-of-padding": (ALL_PADDING, [values(1, 2, 1), values(2, 1, 1)]),
-    "depthwise": (
-        DEPTHWISE.replace("ELEMENT", "i32"),
-        [values(1, 4, 4, 4, 2), values(2, 2, 2, 1, 6)],
-    ),
+    "slices-without-axes": drawn(WITHOUT_AXES, "i32", (), ()),
+    "convolution-of-padding": drawn(ALL_PADDING, "i32", (1, 2, 1), (2, 1, 1)),
+    "depthwise": drawn(DEPTHWISE, "i32", (1, 4, 4, 4, 2), (2, 2, 2, 1, 6)),
     **{
-        f"dilated-and-padded-{element}": (
-            DILATED_AND_PADDED.replace("ELEMENT", element),
-            [values(*shape, dtype=dtype, low=-2, high=2) for shape in ((2, 1, 2, 3), (3, 2, 3, 3))],
-        )
-        for element, dtype in (("i8", np.int8), ("i16", np.int16), ("f32", np.float32))
+        f"dilated-and-padded-{element}": drawn(
+            DILATED_AND_PADDED, element, (2, 1, 2, 3), (3, 2, 3, 3), low=-2, high=2)
+        for element in ("i8", "i16", "f32")
     },
-    "padded-twice": (
-        PADDED_TWICE.replace("ELEMENT", "f32"),
-        [values(2, 1, 2, 3, dtype=np.float32), np.float32(0)],
-    ),
+    "padded-twice": drawn(PADDED_TWICE, "f32", (2, 1, 2, 3), more=[0]),
     **{
-        f"sort-{element}": (
-            SORT.replace("ELEMENT", element),
-            [anything(9, dtype=dtype), anything(9, dtype=dtype)],
-        )
-        for element, dtype in (("i8", np.int8), ("ui8", np.uint8), ("i16", np.int16))
+        f"sort-{element}": drawn(SORT, element, (9,), (9,), low=low, high=high)
+        for element, low, high in (("i8", -128, 127), ("ui8", 0, 255), ("i16", -32768, 32767))
     },
     **{
         f"scatter-{element}": (
@@ -312,9 +299,10 @@ PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
         )
         for element, dtype in (("i8", np.int8), ("ui8", np.uint8), ("i16", np.int16))
     },
-    "reduce_window-unsigned": (
-        PADDED_UNSIGNED,
-        [values(4, dtype=np.uint8, low=0, high=255), np.uint8(7)],
+    "reduce_window-unsigned": drawn(
+        reduce_window((4,), (6,), "window_dimensions = array<i64: 3>, "
+                      "padding = dense<2> : tensor<1x2xi64>", "ui8", "maximum"),
+        "ui8", (4,), low=0, high=255, more=[7],
     ),
     "dynamic_conv": (
         DYNAMIC_CONV,
@@ -322,29 +310,14 @@ PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
     ),
 }  # fmt: skip
 
-QUANTIZED_PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
-    "broadcast_in_dim": (
-        BROADCAST.replace("ELEMENT", QUANTIZED),
-        [values(2, 2, 2, dtype=np.int8)],
-    ),
-    "depthwise": (
-        DEPTHWISE.replace("ELEMENT", QUANTIZED.replace(":3", ":0")),
-        [values(1, 4, 4, 4, 2, dtype=np.int8), values(2, 2, 2, 1, 6, dtype=np.int8)],
-    ),
-    "dilated-and-padded": (
-        DILATED_AND_PADDED.replace("ELEMENT", QUANTIZED.replace(":3", ":0")),
-        [values(2, 1, 2, 3, dtype=np.int8), values(3, 2, 3, 3, dtype=np.int8)],
-    ),
-    "padded-twice": (
-        PADDED_TWICE.replace("ELEMENT", QUANTIZED),
-        [values(2, 1, 2, 3, dtype=np.int8), np.int8(3)],
-    ),
-    "slices-without-axes": (
-        WITHOUT_AXES.replace("ELEMENT", QUANTIZED),
-        [values(dtype=np.int8), values(dtype=np.int8)],
-    ),
-    "reduce_window": (
-        reduce_window((4, 6), (1, 6), ONE_POSITION, QUANTIZED),
-        [values(4, 6, dtype=np.int8), values(dtype=np.int8)],
+SYMMETRIC = QUANTIZED.replace(":3", ":0")
+QUANTIZED_PROGRAMS: dict[str, Program] = {
+    "broadcast_in_dim": drawn(BROADCAST, QUANTIZED, (2, 2, 2)),
+    "depthwise": drawn(DEPTHWISE, SYMMETRIC, (1, 4, 4, 4, 2), (2, 2, 2, 1, 6)),
+    "dilated-and-padded": drawn(DILATED_AND_PADDED, SYMMETRIC, (2, 1, 2, 3), (3, 2, 3, 3)),
+    "padded-twice": drawn(PADDED_TWICE, QUANTIZED, (2, 1, 2, 3), more=[3]),
+    "slices-without-axes": drawn(WITHOUT_AXES, QUANTIZED, (), ()),
+    "reduce_window": drawn(
+        reduce_window((4, 6), (1, 6), ONE_POSITION, QUANTIZED), QUANTIZED, (4, 6), ()
     ),
 }

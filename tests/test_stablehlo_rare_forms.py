@@ -10,7 +10,7 @@ import pytest
 
 from devices import ON_DEVICES
 from programs import share_of
-from stablehlo_forms import PROGRAMS, QUANTIZED_PROGRAMS
+from stablehlo_forms import PROGRAMS, QUANTIZED_PROGRAMS, Program
 from subquant.conformance.interpreter import interpret
 from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.runtime import Device
@@ -23,7 +23,7 @@ def interpret_quantized(text: str, inputs: Sequence[np.ndarray]) -> Sequence[Any
     return InterpretedModule(text)["main"].invoke(inputs)
 
 
-KINDS: dict[str, tuple[dict[str, tuple[str, list[np.ndarray]]], Interpreter]] = {
+KINDS: dict[str, tuple[dict[str, Program], Interpreter]] = {
     "plain": (PROGRAMS, interpret),
     "quantized": (QUANTIZED_PROGRAMS, interpret_quantized),
 }
