@@ -24,7 +24,6 @@ from subquant.emit import (
     operation,
     scalar,
     stablehlo,
-    stablehlo_reductions,
     tensor,
 )
 from subquant.emit.functions import write_function
@@ -616,9 +615,9 @@ OPERATIONS: dict[str, tuple[Function, list[np.ndarray], np.ndarray]] = {
         lambda x, n: stablehlo.take(x, n, 1), [BOX, np.array([[2, 0], [1, 1]], np.int32)],
         np.take(BOX, np.array([[2, 0], [1, 1]]), 1),
     ),
-    "reduce": (lambda x: stablehlo_reductions.reduce(x, [0, 2]), [BOX], BOX.sum((0, 2), np.int32)),
+    "reduce": (lambda x: stablehlo.reduce(x, [0, 2]), [BOX], BOX.sum((0, 2), np.int32)),
     "greatest": (
-        lambda x: stablehlo_reductions.reduce(
+        lambda x: stablehlo.reduce(
             x, [1], "maximum", stablehlo.constant(np.int32(-1), x.type.element_type)
         ),
         [BOX], BOX.max(1),

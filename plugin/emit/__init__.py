@@ -7,9 +7,8 @@ more than values of one shape, each once; `operation.create` is under all of the
 
 from .casts import as_quantized, stored
 from .operation import create, like, value, with_element
-from .scalars import Scalars, scalar
 from .tensors import Tensors, tensor
-from .values import ArrayLike, Form, TracedValue
+from .values import ArrayLike, Form, Scalars, TracedValue, scalar
 
 __all__ = [
     "ArrayLike",

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from ..core._mlir import Value, ir
 from ..numerics.element_types import I64
 from .operation import create, index_type, mlir_type, value
-from .scalars import Scalars, scalar
-from .values import ArrayLike
+from .values import ArrayLike, Scalars, scalar
 
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 """Linux, x86-64: ``arch_prctl``, ``ARCH_REQ_XCOMP_PERM`` and ``XFEATURE_XTILEDATA``.

@@ -17,7 +17,7 @@ from ..numerics.parameters import ExpressedType, StorageType
 from . import linalg
 from .linalg import Extent
 from .operation import mlir_type
-from .scalars import Scalars, scalar
+from .values import Scalars, scalar
 
 _INT8 = StorageType(8, True, -127, 127)
 

@@ -42,12 +42,18 @@ def dim(tensor: Value, axis: Extent) -> Value:
 
     IREE 3.13 refuses to ask it of unsigned integers: it is asked of their bits.
     """
-    element = getattr(tensor.type, "element_type", None)
-    if isinstance(element, ir.IntegerType) and element.is_unsigned:
-        signless = operation.with_element(tensor.type, ir.IntegerType.get_signless(element.width))
-        tensor = value("stablehlo.bitcast_convert", [tensor], signless)
+    if _is_unsigned(tensor):
+        signless = ir.IntegerType.get_signless(tensor.type.element_type.width)
+        type_ = operation.with_element(tensor.type, signless)
+        tensor = value("stablehlo.bitcast_convert", [tensor], type_)
     number = constant_index(axis) if isinstance(axis, int) else axis
     return value("tensor.dim", [tensor, number], index_type())
+
+
+def _is_unsigned(tensor: Value) -> bool:
+    """True for unsigned integers, which IREE's operations refuse."""
+    element = getattr(tensor.type, "element_type", None)
+    return isinstance(element, ir.IntegerType) and bool(element.is_unsigned)
 
 
 def block_count(extent: Value, size: int) -> Value:
@@ -115,9 +121,7 @@ def concatenate(tensors: Sequence[Value], axis: int, type_: ir.Type) -> Value:
 
 def with_barrier(tensor: Value) -> Value:
     """Return a tensor behind IREE's optimization barrier, with its dynamic sizes tied again."""
-    element = tensor.type.element_type
-    is_unsigned = isinstance(element, ir.IntegerType) and element.is_unsigned  # IREE refuses those
-    name = "stablehlo.optimization_barrier" if is_unsigned else BARRIER
+    name = "stablehlo.optimization_barrier" if _is_unsigned(tensor) else BARRIER
     barrier = value(name, [tensor], tensor.type)
     dynamic = [axis for axis, extent in enumerate(tensor.type.shape) if is_dynamic(int(extent))]
     if not dynamic:
@@ -132,9 +136,8 @@ def in_separate_dispatch(tensor: Value) -> Value:
     operation used here is removed when dispatches are formed, and the device does not wait. IREE
     folds through it and asks for sizes, so constant and dynamic tensors get a barrier.
     """
-    element = tensor.type.element_type
-    is_unsigned = isinstance(element, ir.IntegerType) and element.is_unsigned
-    if is_unsigned or not tensor.type.has_static_shape or not depends_on_arguments(tensor):
+    is_static = tensor.type.has_static_shape
+    if _is_unsigned(tensor) or not is_static or not depends_on_arguments(tensor):
         return with_barrier(tensor)
     return value(APART, [tensor], tensor.type)
 
@@ -159,20 +162,12 @@ def _is_separate(tensor: Value) -> bool:
 
 def depends_on_arguments(tensor: Value) -> bool:
     """Return True if IREE cannot know a tensor when it compiles: it depends on an argument, say."""
-    seen: set[Value] = set()
-    pending = [tensor]
-    while pending:
-        current = pending.pop()
-        if isinstance(current.owner, ir.Block):
-            return True
-        if current in seen:
-            continue
-        seen.add(current)
-        producer = current.owner.operation
-        if producer.name in (APART, BARRIER):
-            return True
-        pending += producer.operands
-    return False
+
+    def may_be_known(value: Value) -> bool | None:
+        is_argument = isinstance(value.owner, ir.Block)
+        return False if is_argument or value.owner.operation.name in (APART, BARRIER) else None
+
+    return not operation.all_producers(tensor, may_be_known)
 
 
 def extract(tensor: Value, indices: Sequence[Value]) -> Value:
@@ -342,15 +337,8 @@ def take_first(flat: Value, count: Value, shape: Sequence[Extent]) -> Value:
     )
 
 
-def put_slice(part: Value, tensor: Value, position: Value) -> Value:
-    """A tensor with a slice at a position of the first axis, whole along the others."""
-    sizes = [dim(part, axis) for axis, n in enumerate(part.type.shape) if is_dynamic(int(n))]
-    attributes = _slice_attributes(part.type, [1, 1, 1, len(sizes), 0])
-    return value("tensor.insert_slice", [part, tensor, position, *sizes], tensor.type, attributes)
-
-
-def put_part(part: Value, tensor: Value, starts: Sequence[Value]) -> Value:
-    """A tensor with a part of it replaced, from a position along each axis."""
+def put_slice(part: Value, tensor: Value, *starts: Value) -> Value:
+    """A tensor with a part of it replaced, from a position along each of the first axes."""
     sizes = [dim(part, axis) for axis, n in enumerate(part.type.shape) if is_dynamic(int(n))]
     attributes = _slice_attributes(part.type, [1, 1, len(starts), len(sizes), 0], len(starts))
     operands = [part, tensor, *starts, *sizes]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..dialects.dense import dense_of_array
 from ..dialects.quant import element_type, is_quantized
 from ..numerics.element_types import Array, ElementType
 
+_Entry = TypeVar("_Entry")
 _recorders: list[list[Operation]] = []
 _pools: list[tuple[ir.Block, dict[Any, Any]]] = []
 _caches: list[dict[Any, Any]] = []
@@ -71,23 +72,33 @@ def constant(attribute: ir.Attribute) -> Value:
 
 
 @contextlib.contextmanager
-def constants_of(block: ir.Block) -> Iterator[None]:
+def _entered(stack: list[_Entry], entry: _Entry) -> Iterator[_Entry]:
+    """Push an entry for the time of the context."""
+    stack.append(entry)
+    try:
+        yield entry
+    finally:
+        stack.pop()
+
+
+def constants_of(block: ir.Block) -> contextlib.AbstractContextManager[object]:
     """Share equal constants, at the start of the block that is being written.
 
     Without sharing a third of a kernel's operations are constants.
     """
-    _pools.append((block, {}))
-    try:
-        yield
-    finally:
-        _pools.pop()
+    return _entered(_pools, (block, {}))
 
 
 def cached_with_constants(make: Callable[..., Any], *arguments: Hashable) -> Any:
     """Return the result of a function, computed once in the innermost `constants_of`."""
-    if not _pools:
+    return _computed_once(_pools[-1][1] if _pools else None, make, arguments)
+
+
+def _computed_once(
+    pool: dict[Any, Any] | None, make: Callable[..., Any], arguments: tuple[Hashable, ...]
+) -> Any:
+    if pool is None:
         return make(*arguments)
-    pool = _pools[-1][1]
     key = (make, arguments)
     result = pool.get(key)
     if result is None:
@@ -101,30 +112,18 @@ def constants_block() -> ir.Block:
     return block
 
 
-@contextlib.contextmanager
-def types_cached() -> Iterator[None]:
+def types_cached() -> contextlib.AbstractContextManager[object]:
     """Cache types and attributes of the current context while a kernel is written.
 
     Creating them takes a third of the time of writing a kernel. The cache ends with the block: its
     entries keep their context alive.
     """
-    _caches.append({})
-    try:
-        yield
-    finally:
-        _caches.pop()
+    return _entered(_caches, {})
 
 
 def cached(make: Callable[..., Any], *arguments: Hashable) -> Any:
     """Return the result of a function, computed once inside `types_cached`."""
-    if not _caches:
-        return make(*arguments)
-    pool = _caches[-1]
-    key = (make, arguments)
-    result = pool.get(key)
-    if result is None:
-        result = pool[key] = make(*arguments)
-    return result
+    return _computed_once(_caches[-1] if _caches else None, make, arguments)
 
 
 def like(
@@ -244,15 +243,9 @@ def clone_computation(value: Value, clones: dict[Value, Value]) -> Value:
     return clones[value]
 
 
-@contextlib.contextmanager
-def recorded() -> Iterator[list[Operation]]:
+def recorded() -> contextlib.AbstractContextManager[list[Operation]]:
     """List the operations that are created meanwhile, in order, those of inner `recorded` aside."""
-    operations: list[Operation] = []
-    _recorders.append(operations)
-    try:
-        yield operations
-    finally:
-        _recorders.pop()
+    return _entered(_recorders, [])
 
 
 # -- types ----------------------------------------------------------------------------------------

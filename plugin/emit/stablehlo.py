@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ..core._mlir import Value, ir
+from ..core._mlir import Operation, Value, ir
 from ..numerics.element_types import Array
 from .operation import (
     create,
@@ -147,14 +147,8 @@ def slice_(
 
 def slice_at(operand: Value, index: Value) -> Value:
     """Slice of one element along the first axis, at a signed scalar index, in range."""
-    type_ = operand.type
-    sizes = [1, *(int(extent) for extent in type_.shape[1:])]
-    return value(
-        "stablehlo.dynamic_slice",
-        [operand, *_starts(operand, index)],
-        tensor_type(sizes, type_.element_type),
-        {"slice_sizes": integers(sizes)},
-    )
+    sizes = [1, *(int(extent) for extent in operand.type.shape[1:])]
+    return take_part(operand, _starts(operand, index), sizes)
 
 
 def take_part(operand: Value, starts: Sequence[Value], sizes: Sequence[int]) -> Value:
@@ -166,9 +160,7 @@ def take_part(operand: Value, starts: Sequence[Value], sizes: Sequence[int]) -> 
 
 def put_slice(operand: Value, part: Value, index: Value) -> Value:
     """Replace a whole slice along the first axis at a signed scalar index, in range."""
-    return value(
-        "stablehlo.dynamic_update_slice", [operand, part, *_starts(operand, index)], operand.type
-    )
+    return put_part(operand, part, _starts(operand, index))
 
 
 def put_part(operand: Value, part: Value, starts: Sequence[Value]) -> Value:
@@ -288,14 +280,61 @@ def scatter(operand: Value, indices: Value, updates: Value, function: str) -> Va
     scattered = create(
         "stablehlo.scatter", [operand, indices, updates], [operand.type], attributes, regions=1
     )
-    scalar = tensor_type([], operand.type.element_type)
-    fill_body(scattered.regions[0], [scalar, scalar], lambda *pair: [
+    return _combined_by(function, scattered)
+
+
+# -- reductions -----------------------------------------------------------------------------------
+
+
+def reduce(
+    operand: Value,
+    axes: Sequence[int],
+    function: str = "add",
+    start: Value | None = None,
+    result: ir.Type | None = None,
+) -> Value:
+    """Reduce a tensor over axes with one operation.
+
+    Args:
+        function: the operation of StableHLO that combines two elements.
+        start: the initial value, a scalar tensor; zero by default.
+        result: the type of the result, if it has an encoding.
+    """
+    type_ = operand.type
+    element = type_.element_type
+    sizes = [int(n) for axis, n in enumerate(type_.shape) if axis not in axes]
+    operands = [operand, zero_of(element) if start is None else start]
+    results = [tensor_type(sizes, element) if result is None else result]
+    attributes = {"dimensions": integers(axes)}
+    return _combined_by(
+        function, create("stablehlo.reduce", operands, results, attributes, regions=1)
+    )
+
+
+def reduce_window(
+    operand: Value,
+    shape: Sequence[int],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    function: str,
+    start: Value,
+) -> Value:
+    """Reduce windows of a tensor, without padding; `function` as in `reduce`."""
+    result = tensor_type(shape, operand.type.element_type)
+    attributes = {"window_dimensions": integers(sizes), "window_strides": integers(strides)}
+    return _combined_by(
+        function,
+        create("stablehlo.reduce_window", [operand, start], [result], attributes, regions=1),
+    )
+
+
+def _combined_by(function: str, op: Operation) -> Value:
+    """The result of an operation whose body is one operation; the later element for ``set``."""
+    scalar = tensor_type([], op.operands[0].type.element_type)
+    fill_body(op.regions[0], [scalar, scalar], lambda *pair: [
         pair[1] if function == "set" else value(f"stablehlo.{function}", pair, scalar)
     ])  # fmt: skip
-    return scattered.results[0]
-
-
-# -- sums -----------------------------------------------------------------------------------------
+    return op.results[0]
 
 
 def fill_body(

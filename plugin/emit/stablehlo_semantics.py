@@ -28,7 +28,7 @@ from ..dialects.quant import is_quantized, parameters_of
 from ..numerics.array_functions import convert, is_known, is_zero
 from ..numerics.element_types import I8, Array, ElementType
 from .operation import element_of
-from .subnormals import floor
+from .real_functions import floor
 from .values import ArrayLike
 
 # -- elementwise operations ------------------------------------------------------------------------

@@ -13,38 +13,7 @@ from ..numerics.array_functions import convert
 from ..numerics.element_types import BOOL, I32, I64, ElementType
 from . import operation, stablehlo
 from .operation import mlir_type, with_element
-from .values import ArrayLike, Form, TracedValue
-
-_TENSOR_OPERATIONS = {
-    "absolute": "abs",
-    "add": "add",
-    "arctan2": "atan2",
-    "bitwise_and": "and",
-    "bitwise_or": "or",
-    "bitwise_xor": "xor",
-    "ceil": "ceil",
-    "cos": "cosine",
-    "divide": "divide",
-    "exp": "exponential",
-    "expm1": "exponential_minus_one",
-    "floor": "floor",
-    "fmod": "remainder",
-    "invert": "not",
-    "left_shift": "shift_left",
-    "log": "log",
-    "log1p": "log_plus_one",
-    "maximum": "maximum",
-    "minimum": "minimum",
-    "multiply": "multiply",
-    "negative": "negate",
-    "power": "power",
-    "right_shift": "shift_right_arithmetic",
-    "rint": "round_nearest_even",
-    "sin": "sine",
-    "sqrt": "sqrt",
-    "subtract": "subtract",
-    "tanh": "tanh",
-}
+from .values import OPERATIONS, ArrayLike, Form, TracedValue
 
 
 class Tensors(Form):
@@ -94,7 +63,7 @@ class Tensors(Form):
 
     def apply(self, name: str, element: ElementType, operands: Sequence[Any]) -> Any:
         """Write an operation of StableHLO."""
-        mnemonic, is_unsigned = _TENSOR_OPERATIONS[name], element.kind == "uint"
+        mnemonic, is_unsigned = OPERATIONS[name], element.kind == "uint"
         if is_unsigned and name == "right_shift":
             mnemonic = "shift_right_logical"
         is_ordered = is_unsigned and name in ("maximum", "minimum")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..core._mlir import Value
 from ..errors import UnsupportedError, UsageError
 from ..numerics.element_types import AnyArray, DType, ElementType
-from . import stablehlo, stablehlo_reductions
+from . import stablehlo
 from .operation import element_of, mlir_type, tensor_type
 from .tensors import Tensors
 from .values import ByBlock, TracedValue
@@ -206,7 +206,7 @@ class TracedArray(TracedValue):
     def _reduced(self, function: str, start: float, axis: Axis, keepdims: bool) -> TracedArray:
         axes = self._axes(axis)
         first = traced_array(np.array(start, self.dtype)).value
-        result = self._with(stablehlo_reductions.reduce(self.value, axes, function, first))
+        result = self._with(stablehlo.reduce(self.value, axes, function, first))
         if not keepdims:
             return result
         return result.reshape([1 if a in axes else n for a, n in enumerate(self.shape)])

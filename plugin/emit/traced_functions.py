@@ -15,7 +15,7 @@ from ..errors import UnsupportedError, UsageError
 from ..numerics import array_functions, attention, block_form, convolutions, packed_integers
 from ..numerics.element_types import AnyArray, ElementType
 from ..numerics.parameters import ExpressedType, StorageType
-from . import stablehlo, stablehlo_reductions, subquant
+from . import stablehlo, subquant
 from .operation import create, integers, like, mlir_type, tensor_type
 from .traced_arrays import (
     FUNCTIONS,
@@ -178,7 +178,7 @@ def _pool(
         window[axis], steps[axis] = size, step
         shape[axis] = (shape[axis] - size) // step + 1
     return operand._with(
-        stablehlo_reductions.reduce_window(operand.value, shape, window, steps, function, start)
+        stablehlo.reduce_window(operand.value, shape, window, steps, function, start)
     )
 
 

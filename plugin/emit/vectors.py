@@ -23,8 +23,7 @@ from .operation import (
     mlir_type,
     value,
 )
-from .scalars import Scalars, scalar
-from .values import ArrayLike
+from .values import ArrayLike, Scalars, scalar
 
 Index: TypeAlias = int | Value
 """An integer, or a value of type ``index``."""

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...emit import ArrayLike
-from ...emit.scalars import Scalars
+from ...emit.values import Scalars
 from ...emit.vectors import intrinsic
 from ...numerics.element_types import F32, I16, I32, ElementType
 from .base import Accumulator, InstructionSet

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...core._mlir import Value, ir
 from ...dialects.block_contraction import BlockContraction
-from ...emit import linalg, stablehlo_reductions
+from ...emit import linalg, stablehlo
 from ...emit.linalg import Extent
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.parameters import ModuleGlobals
@@ -129,7 +129,7 @@ def call_gpu(
     type_ = tensor_type([m, *split, tiles.n], mlir_type(F32))
     [value] = kernels.call(kernel, kernel.kernel(), [*weight.operands, *operands], [type_], rows)
     if split:
-        value = stablehlo_reductions.reduce(value, [1])
+        value = stablehlo.reduce(value, [1])
     return result_tensor(match, value, extents, result)
 
 

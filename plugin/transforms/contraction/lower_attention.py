@@ -33,7 +33,7 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir
 from ...dialects.attention import Attention
 from ...dialects.subquant import ATTENTION
-from ...emit import ArrayLike, linalg, scalar, stablehlo, stablehlo_reductions, tensor
+from ...emit import ArrayLike, linalg, scalar, stablehlo, tensor
 from ...emit.linalg import Extent
 from ...emit.operation import mlir_type, tensor_type
 from ...errors import Remark
@@ -91,7 +91,7 @@ class _Lowering:
         scores = stablehlo.dot_general(query, keys, tensor_type(shape, f32), [[3], [2]], [[1], [1]])
         masked = self._masked(scores)
         least = stablehlo.constant(-np.inf, f32)
-        weights = self._weights(masked, stablehlo_reductions.reduce(masked, [3], "maximum", least))
+        weights = self._weights(masked, stablehlo.reduce(masked, [3], "maximum", least))
         weighted = stablehlo.dot_general(
             weights,
             self._values(),
@@ -99,7 +99,7 @@ class _Lowering:
             [[3], [0]],
             [[0], [1]],
         )
-        quotients = self._quotients(weighted, stablehlo_reductions.reduce(weights, [3]))
+        quotients = self._quotients(weighted, stablehlo.reduce(weights, [3]))
         return linalg.collapse(quotients, [[0], [1, 2], [3]])
 
     def _masked(self, scores: Value) -> Value:

@@ -19,7 +19,7 @@ import numpy as np
 from ... import emit
 from ...core._mlir import Operation
 from ...dialects.quant import element_type, is_quantized
-from ...emit import ArrayLike, stablehlo, stablehlo_reductions
+from ...emit import ArrayLike, stablehlo
 from ...emit.operation import is_dynamic
 from ..base import NoMatch, Replacement
 
@@ -80,7 +80,7 @@ class _Batch:
     def sum(self, elements: ArrayLike) -> ArrayLike:
         """The sum of each feature's elements."""
         result = self._features.type
-        return emit.tensor(stablehlo_reductions.reduce(elements.value, self._summed, result=result))
+        return emit.tensor(stablehlo.reduce(elements.value, self._summed, result=result))
 
     @cached_property
     def elements_per_feature(self) -> ArrayLike:

@@ -37,7 +37,7 @@ def expand_dynamic_update(op: Operation) -> Replacement:
         return NoMatch("has a static shape")
     operand, update = (bits_as(value, signless(value.type)) for value in (operand, update))
     clamped = [_clamped(operand, update, axis, start) for axis, start in enumerate(starts)]
-    inserted = linalg.put_part(update, operand, clamped)
+    inserted = linalg.put_slice(update, operand, *clamped)
     result = op.results[0].type
     return bits_as(linalg.cast(inserted, signless(result)), result)
 

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from ... import emit
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
-from ...emit import Tensors, stablehlo, stablehlo_reductions
+from ...emit import Tensors, stablehlo
 from ...emit.operation import is_dynamic, tensor_type
 from ...errors import UnsupportedError
 from ...numerics.element_types import I32
@@ -119,7 +119,7 @@ def _reduced_to_labels(
             value = _diagonal(value, first, axis)
             axes = sorted({*axes, axis})
     if axes:
-        value = stablehlo_reductions.reduce(value, axes)
+        value = stablehlo.reduce(value, axes)
     return value, [name for axis, name in enumerate(names) if axis not in axes]
 
 

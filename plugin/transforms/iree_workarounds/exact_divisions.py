@@ -16,7 +16,7 @@ from __future__ import annotations
 from ... import emit
 from ...core._mlir import Operation, ir
 from ...dialects.quant import element_type
-from ...emit.scalars import scalar
+from ...emit.values import scalar
 from ...numerics.casts import exact_quotient
 from ..base import named
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type, is_quantized
 from ...dialects.windows import dot_axes
-from ...emit import linalg, stablehlo, stablehlo_reductions
+from ...emit import linalg, stablehlo
 from ...emit.operation import integers, is_dynamic, tensor_type
 from ..base import NoMatch, Replacement
 from .cross_thread_reads import reduction_loops
@@ -122,7 +122,7 @@ def split_dot(op: Operation) -> Replacement:
     wide = ir.F32Type.get() if isinstance(element, (ir.F16Type, ir.BF16Type)) else element
     type_ = tensor_type([number, *_sizes(op.results[0])], wide)
     partial = stablehlo.dot_general(operands[0], operands[1], type_, contracting, batching)
-    total = stablehlo_reductions.reduce(linalg.with_barrier(partial), [0])
+    total = stablehlo.reduce(linalg.with_barrier(partial), [0])
     return stablehlo.convert(total, element)
 
 

@@ -29,12 +29,11 @@ import numpy as np
 from ... import emit
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
-from ...emit import ArrayLike, stablehlo_reductions
+from ...emit import ArrayLike
 from ...emit import stablehlo as emit_stablehlo
-from ...emit.arctangents import angle_of
 from ...emit.operation import create
-from ...emit.scalars import scalar
-from ...emit.subnormals import ceil, floor
+from ...emit.real_functions import angle_of, ceil, floor
+from ...emit.values import scalar
 from ...numerics.array_functions import bits_of
 from ...numerics.element_types import ElementType
 from ..base import NoMatch, Replacement
@@ -163,7 +162,7 @@ def _long_division(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
     def is_unfinished(*arguments: Value) -> list[Value]:
         remainder, by = traced(arguments)
         axes = range(len(types[0].shape))
-        return [stablehlo_reductions.reduce((remainder >= by).value, axes, "or")]
+        return [emit_stablehlo.reduce((remainder >= by).value, axes, "or")]
 
     def subtract(*arguments: Value) -> list[Value]:
         remainder, by = traced(arguments)

@@ -28,7 +28,7 @@ from ....dialects.dense import CONSTANTS, array_of_dense
 from ....dialects.grids import zero_point_grid
 from ....dialects.quant import parameters_of
 from ....dialects.windows import edge_padding, window_padding, window_steps
-from ....emit import ArrayLike, Tensors, stablehlo_reductions, tensor
+from ....emit import ArrayLike, Tensors, tensor
 from ....emit import stablehlo as emit_stablehlo
 from ....emit.operation import dense, element_of, integers, is_dynamic, mlir_type
 from ....numerics.array_functions import convert
@@ -185,7 +185,7 @@ class _Correction:
                 shape[targets[axis]] = totals.shape[axis]
             return totals.transpose(order).reshape(shape)
         wide = convert(multiplicand.narrow, self.accumulator)
-        reduced = stablehlo_reductions.reduce(wide.value, sorted(side.contracted))
+        reduced = emit_stablehlo.reduce(wide.value, sorted(side.contracted))
         transposed = emit_stablehlo.transpose(reduced, order)
         return form.emitted(form.broadcast(transposed, [targets[axis] for axis in order]))
 

@@ -1,8 +1,12 @@
-"""The arctangent of f64, which IREE has on no device.
+"""Functions of reals that IREE's devices lack or compute otherwise.
 
-The range of ``x`` is reduced by ``atan(x) = atan(c) + atan((x - c) / (1 + c x))`` with
-``c`` = 0, 1/2, 1, 3/2 and infinity, to less than 7/16; there it is ``x - x * p(x * x)`` with a
-polynomial of degree 10. The error is less than one unit in the last place.
+**The arctangent of f64**, which IREE has on no device. The range of ``x`` is reduced by
+``atan(x) = atan(c) + atan((x - c) / (1 + c x))`` with ``c`` = 0, 1/2, 1, 3/2 and infinity, to less
+than 7/16; there it is ``x - x * p(x * x)`` with a polynomial of degree 10. The error is less than
+one unit in the last place.
+
+**ceil and floor of subnormals**: devices compute with 0 instead of a subnormal. Its bits tell that
+it is not 0.
 
 Source: FDLIBM 5.3, ``s_atan.c`` and ``e_atan2.c`` (Sun Microsystems, 1993).
 """
@@ -10,9 +14,12 @@ Source: FDLIBM 5.3, ``s_atan.c`` and ``e_atan2.c`` (Sun Microsystems, 1993).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
+from ..numerics.array_functions import bits_of
+from ..numerics.element_types import ElementType
 from .values import ArrayLike
 
 _COEFFICIENTS = (
@@ -32,6 +39,8 @@ _RANGES = (
 """The end of each range of ``x``, and ``atan(c)``: its f64, and the rest."""
 _PI_REST = 1.2246467991473531772e-16
 """Pi less its f64."""
+_MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
+"""Bits of the significand without the leading one."""
 
 
 def _arctangent(x: ArrayLike) -> ArrayLike:
@@ -67,3 +76,23 @@ def angle_of(y: ArrayLike, x: ArrayLike, is_left: ArrayLike) -> ArrayLike:
     """
     angle = _arctangent(np.abs(y) / np.abs(x))
     return np.where(is_left, math.pi - (angle - _PI_REST), angle)
+
+
+def ceil(x: ArrayLike, ordinary: Callable[[ArrayLike], ArrayLike]) -> ArrayLike:
+    """Return ``ceil``; a positive subnormal, detected by its bits, gives 1."""
+    bits = bits_of(x, ElementType.parse(f"i{x.element.bits}"))
+    is_subnormal = (bits > 0) & (bits < _least_normal(x))
+    return np.where(is_subnormal, 1.0, ordinary(x))
+
+
+def floor(x: ArrayLike, ordinary: Callable[[ArrayLike], ArrayLike]) -> ArrayLike:
+    """Return ``floor``; a negative subnormal, detected by its bits, gives -1."""
+    bits = bits_of(x, ElementType.parse(f"i{x.element.bits}"))
+    least = -1 << (x.element.bits - 1)
+    is_subnormal = (bits > least) & (bits < least + _least_normal(x))
+    return np.where(is_subnormal, -1.0, ordinary(x))
+
+
+def _least_normal(x: ArrayLike) -> int:
+    """The bits of the least normal number."""
+    return 1 << _MANTISSA[str(x.element)]
