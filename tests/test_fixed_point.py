@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import subquant
+from devices import ON_DEVICES, compile_for
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
@@ -111,16 +112,9 @@ def test_roundings(rounding: Any, factor: float) -> None:
     multiplier, shift = multiplier_and_shift(factor)
     rng = np.random.default_rng(int(shift))
     limit = int(min((1 << 31) - 1, (1 << 31) / factor - 1))
-    values = np.unique(
-        np.concatenate(
-            [
-                np.arange(-128, 128),
-                rng.integers(-limit, limit + 1, 2000),
-                [limit, -limit, 0],
-                np.rint((np.arange(-50, 50) + 0.5) / factor).clip(-limit, limit).astype(np.int64),
-            ]
-        )
-    )
+    ties = np.rint((np.arange(-50, 50) + 0.5) / factor).clip(-limit, limit).astype(np.int64)
+    drawn = rng.integers(-limit, limit + 1, 2000)
+    values = np.unique(np.concatenate([np.arange(-128, 128), drawn, [limit, -limit, 0], ties]))
     actual = apply_scale(values, multiplier, shift, rounding)
     expected = [PLAIN[rounding](int(v), int(multiplier), int(shift)) for v in values]
     assert actual.tolist() == expected
@@ -213,40 +207,26 @@ func.func @main(%x: tensor<4x!q>, %y: tensor<4x!q>) -> tensor<4x!r> {
 # -- devices --------------------------------------------------------------------------------------
 
 
-def program(count: int, scales: list[float], storage: str, zero_point: int) -> str:
-    """Requantize i32 accumulators of one scale to storage of another, channel by channel."""
-    source = f"!quant.uniform<i32:f32:1, {{{', '.join(f'{s!r}' for s in scales)}}}>"
-    target = f"!quant.uniform<{storage}:f32, 1.0:{zero_point}>"
-    return requantization(count, len(scales), source, target)
-
-
 SCALES = [0.3, 0.5, 0.7500001, 1.7, 0.001, 1.2e-06, 4.7e-10, 12.5]
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@ON_DEVICES
 @pytest.mark.share(2)
-def test_devices_are_the_reference(
-    rounding: Any, device: str, request: pytest.FixtureRequest
-) -> None:
+def test_devices_are_the_reference(rounding: Any, device: Device) -> None:
     """All bits of a million accumulators, with every storage value and ties among the results."""
-    where: Device = request.getfixturevalue(device)
     storage, zero_point, count = StorageType(16, True), -7, 25_000
     rng = np.random.default_rng(1)
     wide = rng.integers(-(2**31), 2**31, (count, len(SCALES)))
     scales = np.array(SCALES, np.float32)
-    is_close = (
-        rng.integers(-(2**15), 2**15, wide.shape) + rng.choice([0, 0.5], wide.shape)
-    ) / scales
-    is_close = np.rint(is_close).clip(-(2**31), 2**31 - 1)
-    x = np.where(rng.random(wide.shape) < 0.2, wide, is_close).astype(np.int32)
-    executable = subquant.compile(
-        program(count, SCALES, "i16", zero_point),
-        target="vulkan" if device == "vulkan" else "llvm-cpu",
-        device=where,
-        requantization="fixed-point",
-        fixed_point_rounding=rounding,
-    )
+    results = rng.integers(-(2**15), 2**15, wide.shape) + rng.choice([0, 0.5], wide.shape)
+    narrow = np.rint(results / scales).clip(-(2**31), 2**31 - 1)
+    x = np.where(rng.random(wide.shape) < 0.2, wide, narrow).astype(np.int32)
+    # Requantize i32 accumulators of one scale to storage of another, channel by channel.
+    source = f"!quant.uniform<i32:f32:1, {{{', '.join(map(repr, SCALES))}}}>"
+    text = requantization(count, len(SCALES), source, f"!quant.uniform<i16:f32, 1.0:{zero_point}>")
+    options = {"requantization": "fixed-point", "fixed_point_rounding": rounding}
+    executable = compile_for(text, device, **options)
     for part in range(5):
         values = np.roll(x, part, axis=0) + np.int32(part)
         factors = np.array([Fraction(float(s)) for s in scales], object)
@@ -255,13 +235,10 @@ def test_devices_are_the_reference(
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@ON_DEVICES
 @pytest.mark.share(2)
-def test_a_multiplier_for_each_block(
-    rounding: Any, device: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_multiplier_for_each_block(rounding: Any, device: Device) -> None:
     """Blocks of 2 x 4 to blocks of 4 x 2, beside the reference; exactly, beside rationals."""
-    on: Device = request.getfixturevalue(device)
     generator = np.random.default_rng(8)
     source = generator.uniform(0.001, 2.0, (4, 2)).astype(np.float32)
     result = generator.uniform(0.5, 200.0, (2, 4)).astype(np.float32)
@@ -280,41 +257,27 @@ func.func @main(%x: tensor<8x8xi32>) -> tensor<8x8xi8> {{
 }}
 """
     values = generator.integers(-20_000, 20_000, (8, 8)).astype(np.int32)
-    factors = np.array(
-        [
-            [
-                Fraction(float(source[r // 2, c // 4])) / Fraction(float(result[r // 4, c // 2]))
-                for c in range(8)
-            ]
-            for r in range(8)
-        ],
-        object,
-    )
-    zeros = zero_points.repeat(4, axis=0).repeat(2, axis=1)
+    exactly = np.vectorize(lambda scale: Fraction(float(scale)), otypes=[object])
+    sources = exactly(source).repeat(2, axis=0).repeat(4, axis=1)
+    results, zeros = (each.repeat(4, 0).repeat(2, 1) for each in (exactly(result), zero_points))
+    factors = sources / results
     scaled = apply_scale(values, *multiplier_and_shift(factors), rounding)
     fixed = np.clip(scaled + zeros, -128, 127)
-    exact = np.array(
-        [
-            min(max(round(int(v) * f + int(z)), -128), 127)
-            for v, f, z in zip(values.flat, factors.flat, zeros.flat, strict=True)
-        ]
-    ).reshape(8, 8)
+    nearest = np.vectorize(lambda v, f, z: round(int(v) * f + int(z)), otypes=[np.int64])
+    exact = np.clip(nearest(values, factors, zeros), -128, 127)
     assert len(np.unique(exact)) > 20
-    target_name = "vulkan" if on.is_vulkan else "llvm-cpu"
     cases = [({"requantization": "fixed-point", "fixed_point_rounding": rounding}, fixed)]
     if rounding == ROUNDINGS[0]:
         cases.append(({}, exact))
     for options, expected in cases:
-        main = subquant.compile(text, target=target_name, device=on, **options).main
-        np.testing.assert_array_equal(main(values), expected)
+        result = compile_for(text, device, **options).main(values)
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("style", ["after", "inside", "mixed"])
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@ON_DEVICES
 @pytest.mark.share(2)
-def test_both_styles_of_zero_points(
-    style: str, device: str, request: pytest.FixtureRequest
-) -> None:
+def test_both_styles_of_zero_points(style: str, device: Device) -> None:
     text = """
 !x = !quant.uniform<i8:f32, 0.05:3>
 !w = !quant.uniform<u8:f32, 0.02:120>
@@ -331,13 +294,7 @@ func.func @convolution(%x: tensor<1x6x4x!x>, %k: tensor<3x4x5x!k>) -> tensor<1x6
   return %0 : tensor<1x6x5x!y>
 }
 """
-    where: Device = request.getfixturevalue(device)
-    executable = subquant.compile(
-        text,
-        target="vulkan" if device == "vulkan" else "llvm-cpu",
-        device=where,
-        zero_points=style,
-    )
+    executable = compile_for(text, device, zero_points=style)
     rng = np.random.default_rng(2)
     x = rng.integers(-128, 128, (3, 40)).astype(np.int8)
     w = rng.integers(0, 256, (40, 5)).astype(np.uint8)

@@ -16,17 +16,15 @@ import numpy as np
 import pytest
 
 import subquant
-from devices import ON_DEVICES
+from devices import ON_DEVICES, compile_for
 from programs import LONG
 from subquant.compiler import mlir_client
-from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.pipeline import compile_pipeline, run_pipeline
+from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_bytes
 from subquant.dialects import create_context
 from subquant.errors import InputError, ParseError, Remark
 from subquant.runtime import Device
 from subquant.transforms.base import walk
-from subquant.transforms.raising.raise_dequantization import RaiseDequantization
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="the package 'jax' is not installed"
@@ -46,22 +44,17 @@ class Lazy:
 jax, jnp, export = Lazy("jax"), Lazy("jax.numpy"), Lazy("jax.export")
 
 
-RAISING = ("verify-quantization", "pack-narrow-storage", "raise-dequantization",
-           "fuse-block-contractions")  # fmt: skip
+RAISING = parse_pipeline(
+    "verify-quantization,pack-narrow-storage,raise-dequantization{explain=true},"
+    "fuse-block-contractions"
+)
 
 
-def raised_module(data: bytes) -> Any:
+def raised_module(data: bytes, remarks: list[Remark] | None = None) -> Any:
     """Return the module of a function after its weights are raised."""
     module = parse_bytes(data, create_context())
-    run_pipeline(module, [each for each in compile_pipeline(CompileOptions())
-                          if each.name in RAISING])  # fmt: skip
+    run_pipeline(module, RAISING, on_remark=(remarks if remarks is not None else []).append)
     return module
-
-
-def compiled_for(data: bytes, device: Device) -> Any:
-    """Compile a function for a device."""
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    return subquant.compile(data, target=target, device=device).main
 
 
 # -- exported functions ---------------------------------------------------------------------------
@@ -82,6 +75,12 @@ def exported(function: Callable[..., Any], arguments: Any) -> Any:
     return export.export(jax.jit(function))(*shapes)
 
 
+def serialized(function: Callable[..., Any], *shapes_and_types: tuple[Any, Any]) -> bytes:
+    """Export a function for shapes, of which axes may be symbolic."""
+    arguments = (jax.ShapeDtypeStruct(*each) for each in shapes_and_types)
+    return bytes(export.export(jax.jit(function))(*arguments).serialize())
+
+
 @pytest.mark.parametrize("form", ["serialize", "mlir_module_serialized", "mlir_module"])
 def test_every_form_of_a_function_runs(form: str, cpu: Device) -> None:
     function = exported(two_results, ARGUMENTS)
@@ -99,7 +98,7 @@ def test_every_form_of_a_function_runs(form: str, cpu: Device) -> None:
 
 
 def test_derivatives_beside_it_are_left_out(cpu: Device) -> None:
-    function = export.export(jax.jit(lambda x: x * x))(jax.ShapeDtypeStruct((3,), np.float32))
+    function = exported(lambda x: x * x, (X[0, :3],))
     data = bytes(function.serialize(vjp_order=1))
     assert (subquant.compile(data, device=cpu).main(X[0, :3]) == X[0, :3] ** 2).all()
 
@@ -122,8 +121,7 @@ def test_a_distance_out_of_the_file_is_an_error_with_its_field() -> None:
 def test_symbolic_dimensions_are_dynamic_ones(cpu: Device) -> None:
     q = jnp.asarray(np.arange(-12, 12, dtype=np.int8).reshape(4, 6))
     shape = export.symbolic_shape("batch, 4")
-    function = jax.jit(lambda x: x @ (q.astype(np.float32) * np.float32(0.5)))
-    data = bytes(export.export(function)(jax.ShapeDtypeStruct(shape, np.float32)).serialize())
+    data = serialized(lambda x: x @ (q.astype(np.float32) * np.float32(0.5)), (shape, np.float32))
     main = subquant.compile(data, device=cpu).main
     assert [str(value) for value in main.signature.inputs] == ["tensor<?x4xf32>"]
     for rows in (1, 5):
@@ -135,11 +133,13 @@ def test_a_dynamic_batch_meets_weights_in_another_order(cpu: Device) -> None:
     """Bytes of two rows: the contraction is over rows of bytes, and those of a byte."""
     rng = np.random.default_rng(2)
     packed, scales = in_bytes((WIDTH, 8), rng)
-    shapes = [export.symbolic_shape(f"batch, 3, {WIDTH}"), packed.shape, scales.shape]
-    shapes_and_types = [jax.ShapeDtypeStruct(shape, each.dtype)
-             for shape, each in zip(shapes, (scales, packed, scales), strict=True)]  # fmt: skip
-    function = jax.jit(lambda x, packed, scales: of_rows(x, (packed, scales)))
-    data = bytes(export.export(function)(*shapes_and_types).serialize())
+    batches = export.symbolic_shape(f"batch, 3, {WIDTH}"), np.float32
+
+    def function(x: Any, packed: Any, scales: Any) -> Any:
+        return of_rows(x, (packed, scales))
+
+    weight = [(each.shape, each.dtype) for each in (packed, scales)]
+    data = serialized(function, batches, *weight)
     module = raised_module(data)
     [contraction] = [op for op in walk(module.operation) if "plane_bits" in op.attributes]
     assert list(contraction.operands[0].type.shape)[1:] == [3, WIDTH // 2, 2]
@@ -476,19 +476,14 @@ CASES = [(scheme, kind) for scheme in SCHEMES for kind in ("layer", "block")]
 
 @pytest.mark.parametrize(("scheme", "kind"), CASES)
 def test_every_weight_is_raised(scheme: str, kind: str) -> None:
-    module = parse_bytes(model(scheme, kind).exported, create_context())
     remarks: list[Remark] = []
-    passes = [each for each in compile_pipeline(CompileOptions()) if each.name in RAISING]
-    passes = [RaiseDequantization(explain=True) if each.name == RAISING[2] else each
-              for each in passes]  # fmt: skip
-    run_pipeline(module, passes, on_remark=remarks.append)
+    module = raised_module(model(scheme, kind).exported, remarks)
     operations = [op for op in walk(module.operation) if op.name == SCHEMES[scheme].raised]
     weights = [op for op in operations if "i8>" in str(op.operands[1].type)]
     assert len(weights) == (1 if kind == "layer" else len(SHAPES))
     assert {each.message for each in remarks} == set(SCHEMES[scheme].remarks)
     assert not any(op.name == "subquant.dequantize" for op in walk(module.operation))
-    packed = [op for op in weights if "plane_bits" in op.attributes]
-    assert len(packed) == (len(weights) if SCHEMES[scheme].is_packed else 0)
+    assert {"plane_bits" in op.attributes for op in weights} == {SCHEMES[scheme].is_packed}
 
 
 COMPUTED = [(scheme, kind) for scheme, kind in CASES
@@ -509,7 +504,7 @@ def test_the_answers_are_those_of_jax(scheme: str, kind: str, device: Device) ->
     result, 2e-2 with steps.
     """
     scheme_, model_ = SCHEMES.get(scheme, SCHEMES["int4 in blocks"]), model(scheme, kind)
-    main = compiled_for(model(scheme, kind).exported, device)
+    main = compile_for(model_.exported, device).main
     result, expected = main(*model_.flat()), model_.expected()
     bound = scheme_.bounds[kind == "block"]
     assert np.abs(result - expected).max() <= bound * np.abs(expected).max()
@@ -530,7 +525,7 @@ def test_integers_are_exact(device: Device) -> None:
         return quantized, products(quantized, q), steps
 
     model_ = Model(function, (x, q))
-    main = compiled_for(model_.exported, device)
+    main = compile_for(model_.exported, device).main
     quantized, accumulators, steps = main(x, q)
     expected = np.abs(x).max(-1, keepdims=True) / np.float32(127)
     np.testing.assert_allclose(steps, expected, rtol=3 * 2.0**-23 if device.is_vulkan else 0)
@@ -567,8 +562,9 @@ def chosen_experts(ids: Any, x: Any, q: Any, scales: Any) -> Any:
     return jnp.einsum("td,tdf->tf", x, weights)
 
 
-def singles() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]]:
-    """Functions, their arguments, and how many contractions, dequantizations and unpackings."""
+@functools.cache
+def singles() -> dict[str, tuple[Model, tuple[int, ...]]]:
+    """Functions of arguments, and how many contractions, dequantizations and unpackings."""
     rng = np.random.default_rng(3)
 
     def q(*shape: int) -> np.ndarray:
@@ -580,20 +576,22 @@ def singles() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int,
     ids = np.array([[0, 39, 7], [7, 21, 3]], np.int32)
     int4 = jnp.asarray(rng.integers(-8, 8, (ROWS, WIDTH)), jnp.int4)
     expert = np.array([2, 0, 0, 1], np.int32)
-    return {
-        "embedding": (embedding, (ids, q(ROWS, WIDTH), reals(ROWS)), (0, 1, 0)),
+    channels, by_expert = q(ROWS, WIDTH), q(EXPERTS, WIDTH, 8)
+    models = {
+        "embedding": (embedding, (ids, channels, reals(ROWS)), (0, 1, 0)),
         "embedding in blocks": (embedding_in_blocks, (ids, int4, reals(ROWS, 2)), (0, 1, 1)),
         "embedding of channels": (lambda ids, q, scales: (q.astype(np.float32) * scales)[ids],
-                                  (ids, q(ROWS, WIDTH), reals(WIDTH)), (0, 1, 0)),
-        "experts": (experts, (reals(EXPERTS, 4, WIDTH), q(EXPERTS, WIDTH, 8), reals(EXPERTS, 8)),
-                    (1, 0, 0)),
-        "chosen experts": (chosen_experts, (expert, reals(4, WIDTH), q(EXPERTS, WIDTH, 8),
-                                            reals(EXPERTS, 8)), (1, 0, 0)),
+                                  (ids, channels, reals(WIDTH)), (0, 1, 0)),
+        "experts": (experts, (reals(EXPERTS, 4, WIDTH), by_expert, reals(EXPERTS, 8)), (1, 0, 0)),
+        "chosen experts": (chosen_experts, (expert, reals(4, WIDTH), by_expert, reals(EXPERTS, 8)),
+                           (1, 0, 0)),
         "left operand": (
             lambda x, q, scales: jnp.einsum("oi,bi->bo", q.astype(np.float32) * scales[:, None], x),
             (reals(4, WIDTH), q(8, WIDTH), reals(8)), (1, 0, 0),
         ),
     }  # fmt: skip
+    return {name: (Model(function, arguments), counts)
+            for name, (function, arguments, counts) in models.items()}  # fmt: skip
 
 
 SINGLES = ("embedding", "embedding in blocks", "embedding of channels", "experts",
@@ -601,15 +599,9 @@ SINGLES = ("embedding", "embedding in blocks", "embedding of channels", "experts
 """The keys of `singles`, which imports JAX."""
 
 
-@functools.cache
-def single(name: str) -> tuple[Model, tuple[int, ...]]:
-    function, arguments, counts = singles()[name]
-    return Model(function, arguments), counts
-
-
 @pytest.mark.parametrize("name", SINGLES)
 def test_tables_and_experts_are_raised(name: str) -> None:
-    model_, counts = single(name)
+    model_, counts = singles()[name]
     module = raised_module(model_.exported)
     operations = list(walk(module.operation))
     names = ("subquant.block_contraction", "subquant.dequantize", "subquant.unpack")
@@ -625,8 +617,8 @@ def test_tables_and_experts_are_raised(name: str) -> None:
 @pytest.mark.share(2)
 def test_tables_and_experts_give_the_answers_of_jax(name: str, device: Device) -> None:
     """Rows are the same numbers; products are sums of 64, in another order."""
-    model_, (contractions, *_) = single(name)
-    result = compiled_for(model_.exported, device)(*model_.flat())
+    model_, (contractions, *_) = singles()[name]
+    result = compile_for(model_.exported, device).main(*model_.flat())
     expected = model_.expected()
     bound = 1e-6 * np.abs(expected).max() if contractions else 0
     assert np.abs(result - expected).max() <= bound

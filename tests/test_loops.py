@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from bare_iree import CPU_FLAGS, FIXED, compile_bare
-from devices import ON_DEVICES, main_of, run
-from subquant import compile as compiled
+from devices import ON_DEVICES, compile_for, main_of, run
 from subquant.errors import ExecutionError
 from subquant.runtime import Device, DeviceArray, Executable, Function
 
@@ -55,8 +54,7 @@ def test_counts(
     device: Device, device_name: str, first: int, step: int, end: int, element: str
 ) -> None:
     text = COUNTED
-    values = {"FIRST": first, "STEP": step, "END": end, "COUNT": element}
-    for name, value in values.items():
+    for name, value in {"FIRST": first, "STEP": step, "END": end, "COUNT": element}.items():
         text = text.replace(name, str(value))
     x, k = np.arange(3, dtype=np.int32), first
     actual = run(text, device, x, np.int32(end))
@@ -211,8 +209,7 @@ def written_in_place(how: str, device: Device) -> Function:
         for name, value in zip(("FIRST", "END", "X", "Y"), bounds.split(", "), strict=True):
             loop = loop.replace(name, value)
         text = text.replace(f"LOOP({bounds})", loop)
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    return compiled(text, target=target, device=device).main
+    return compile_for(text, device).main
 
 
 def addresses(arrays: Sequence[DeviceArray]) -> list[int]:
