@@ -22,6 +22,11 @@ from subquant.dialects.stablehlo import why_illegal
 
 PER_TENSOR = "!quant.uniform<i8:f32, 5.000000e-01>"
 
+_UNARY = (
+    "abs cbrt ceil cosine exponential exponential_minus_one floor log log_plus_one logistic "
+    "negate round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh"
+)
+_BINARY = "add atan2 divide maximum minimum multiply power remainder subtract"
 _GROUPS = "replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>"
 _WINDOW = "window_dimensions = array<i64: 2, 2>, window_strides = array<i64: 2, 2>"
 _CONVOLUTION = (
@@ -56,20 +61,9 @@ class Row:
     regions: tuple[str, ...] = ()
 
 
-def _unary(names: str) -> dict[str, Row]:
-    return {name: Row("2x3xQ", "2x3xQ") for name in names.split()}
-
-
-def _binary(names: str) -> dict[str, Row]:
-    return {name: Row("2x3xQ 2x3xQ", "2x3xQ") for name in names.split()}
-
-
 PROGRAMS: dict[str, Row] = {
-    **_unary(
-        "abs cbrt ceil cosine exponential exponential_minus_one floor log log_plus_one logistic "
-        "negate round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh"
-    ),
-    **_binary("add atan2 divide maximum minimum multiply power remainder subtract"),
+    **dict.fromkeys(_UNARY.split(), Row("2x3xQ", "2x3xQ")),
+    **dict.fromkeys(_BINARY.split(), Row("2x3xQ 2x3xQ", "2x3xQ")),
     "all_gather": Row("2x3xQ 2x3xQ", "2x6xQ 2x6xQ", f"all_gather_dim = 1 : i64, {_GROUPS}"),
     "all_reduce": Row("2x3xQ", "2x3xQ", _GROUPS, ("reduce",)),
     "all_to_all": Row(

@@ -56,33 +56,32 @@ class Step:
         """The field after the step."""
         by = Shifts.of(np.array([self.number]), View(()).broadcast((), (WORDS,)))
         assert by is not None
-        if self.kind == "left":
-            return field.shifted_left(by)
-        if self.kind == "right":
-            return field.shifted_right(by, keeps_sign=type_[0] == "i")
-        if self.kind == "logical right":
-            return field.shifted_right(by, keeps_sign=False)
-        if self.kind == "mask":
-            return field.masked(self.number)
-        if self.kind == "sign":
-            return field.with_other_sign()
+        match self.kind:
+            case "left":
+                return field.shifted_left(by)
+            case "right" | "logical right":
+                keeps_sign = self.kind == "right" and type_[0] == "i"
+                return field.shifted_right(by, keeps_sign=keeps_sign)
+            case "mask":
+                return field.masked(self.number)
+            case "sign":
+                return field.with_other_sign()
         with arguments()[""].context:
             return field.converted(ir.Type.parse(self.type))
 
     def of_number(self, number: int, type_: str, field: Field) -> int | None:
         """The number after the step; None where StableHLO leaves it open."""
-        if self.kind == "left":
-            return number_of(number << self.number, type_)
-        if self.kind == "right":
-            return number >> self.number
-        if self.kind == "logical right":
-            return number_of((number & ((1 << bits_of(type_)) - 1)) >> self.number, type_)
-        if self.kind == "mask":
-            return number_of(number & self.number, type_)
-        if self.kind == "sign":
-            return number_of(number ^ (1 << (field.width - 1)), type_)
-        result = number_of(number, self.type)
-        return result if result == number or bits_of(type_) == bits_of(self.type) else None
+        if self.kind == "convert":
+            result = number_of(number, self.type)
+            return result if result == number or bits_of(type_) == bits_of(self.type) else None
+        results = {
+            "left": number << self.number,
+            "right": number >> self.number,
+            "logical right": (number & ((1 << bits_of(type_)) - 1)) >> self.number,
+            "mask": number & self.number,
+            "sign": number ^ (1 << (field.width - 1)),
+        }
+        return number_of(results[self.kind], type_)
 
 
 @st.composite

@@ -46,15 +46,13 @@ def einsum(rule: str, kind: str) -> tuple[str, list[np.ndarray], np.ndarray]:
     types = [f"tensor<{shape}x{element}>" for shape in EINSUMS[rule]]
     wide = [type_.replace(element, result) for type_ in types]
     names = [f"%x{number}" for number in range(len(types))]
-    statements = []
+    statements, values, types_ = [], names, types
     if not into and element != result:
-        statements = [
-            f"%w{name[1:]} = stablehlo.convert {name} : ({type_}) -> {other}"
-            for name, type_, other in zip(names, types, wide, strict=True)
-        ]
         values, types_ = [f"%w{name[1:]}" for name in names], wide
-    else:
-        values, types_ = names, types
+        statements = [
+            f"{value} = stablehlo.convert {name} : ({type_}) -> {other}"
+            for value, name, type_, other in zip(values, names, types, wide, strict=True)
+        ]
     form = "x".join([*map(str, expected.shape), result])
     op = "einsum" if len(types) == 2 else "unary_einsum"
     parameters = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))

@@ -188,10 +188,7 @@ def _called(name: str) -> bytes:
     tensors = [((2, 3), "int8", each) for each in SIDES]
     number = outer.called(inner, *inner.apply("REVERSE_V2", [tensors[1], [1]], tensors[2:3]))
     if name == "IF":
-        return outer.model(*outer.apply(
-            "IF", [((), "bool"), tensors[0]], tensors[3:], "IfOptions",
-            thenSubgraphIndex=number, elseSubgraphIndex=number,
-        ))  # fmt: skip
+        return outer.model(*outer.choose(((), "bool"), tensors[:1], tensors[3:], [number] * 2))
     return outer.model(*outer.apply("CALL", tensors[:1], tensors[3:], "CallOptions",
                                     subgraph=number))  # fmt: skip
 

@@ -92,19 +92,13 @@ def test_the_command_line_sets_dimensions(in_temporary_folder: Path) -> None:
 
 def by_rate() -> bytes:
     """The sum or the product of two quantized inputs, by whether a third is 16,000."""
-    graph, numbers = Graph(), []
-    parameters = Quantized(0.5, 3)
-    for name in ("ADD", "MUL"):
-        branch, tensor = graph.part(), ((2, 3), "int8", parameters)
-        ends = branch.apply(name, [tensor, tensor], [tensor], f"{name.capitalize()}Options")
-        numbers.append(graph.called(branch, *ends))
+    graph, parameters = Graph(), Quantized(0.5, 3)
+    tensor = ((2, 3), "int8", parameters)
+    numbers = [graph.branch(name, tensor) for name in ("ADD", "MUL")]
     operands = [graph.tensor((2, 3), "int8", parameters, name=name) for name in ("a", "b")]
     rate = graph.tensor((1,), "int32", name="rate")
-    _, condition = graph.apply("EQUAL", [rate, [16000]], [((1,), "bool")], "EqualOptions")
-    _, results = graph.apply(
-        "IF", [*condition, *operands], [((2, 3), "int8", parameters)], "IfOptions",
-        thenSubgraphIndex=numbers[0], elseSubgraphIndex=numbers[1],
-    )  # fmt: skip
+    _, [condition] = graph.apply("EQUAL", [rate, [16000]], [((1,), "bool")], "EqualOptions")
+    _, results = graph.choose(condition, operands, [tensor], numbers)
     return graph.model([operands[0], rate, operands[1]], results)
 
 

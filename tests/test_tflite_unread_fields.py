@@ -116,16 +116,10 @@ def test_a_field_that_the_schema_lacks_is_refused(table: str, subject: str) -> N
 def branches() -> bytes:
     """A model of an IF whose condition is true, and of a graph that nothing calls."""
     graph = Graph()
-    numbers = []
-    for name in ("ADD", "MUL", "SUB"):
-        branch = graph.part()
-        ends = branch.apply(name, [f32(2, 3)] * 2, [f32(2, 3)], f"{name.capitalize()}Options",
-                            fusedActivationFunction=1)  # fmt: skip
-        numbers.append(graph.called(branch, *ends))
-    return graph.model(*graph.apply(
-        "IF", [np.array(True), f32(2, 3), f32(2, 3)], [f32(2, 3)], "IfOptions",
-        thenSubgraphIndex=numbers[0], elseSubgraphIndex=numbers[1],
-    ))  # fmt: skip
+    numbers = [
+        graph.branch(name, f32(2, 3), fusedActivationFunction=1) for name in ("ADD", "MUL", "SUB")
+    ]
+    return graph.model(*graph.choose(np.array(True), [f32(2, 3)] * 2, [f32(2, 3)], numbers))
 
 
 @pytest.mark.parametrize("table", ["options", "operator"])

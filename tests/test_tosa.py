@@ -253,18 +253,11 @@ def transposed_function(name: str, case: tuple, batch: str) -> str:
         f"tensor<{batch}x3x4x2x{source}>", f"tensor<3x{kh}x{kw}x2x{filter_}>",
         f"tensor<3x{target}>", f"tensor<{batch}x{h}x{w}x3x{target}>",
     )  # fmt: skip
-    xz, wz = (
-        f'"tosa.const"() <{{values = dense<{number}> : tensor<1x{element}>}}> '
-        f": () -> tensor<1x{element}>"
-        for number, element in (
-            (float(n) if element == "f32" else n, element)
-            for n, element in zip(zero_points, (source, filter_), strict=True)
-        )
-    )
+    numbers = map(float, zero_points) if source == "f32" else zero_points
+    constants = map(constant, ("xz", "wz"), ([number] for number in numbers), (source, filter_))
     return f"""
   func.func @{name}(%x: {x}, %w: {k}, %b: {b}) -> {y} {{
-    %xz = {xz}
-    %wz = {wz}
+    {" ".join(constants)}
     %y = tosa.transpose_conv2d %x, %w, %b, %xz, %wz {{acc_type = {target},
       out_pad = array<i64: {str(pads)[1:-1]}>, stride = array<i64: {str(strides)[1:-1]}>}}
       : ({x}, {k}, {b}, tensor<1x{source}>, tensor<1x{filter_}>) -> {y}

@@ -194,6 +194,19 @@ class Graph:
         results = [each if isinstance(each, int) else self.tensor(*each) for each in outputs]
         return operands, self.operator(name, numbers, results, *options, **values)
 
+    def branch(self, name: str, tensor: Any, **fields: Any) -> int:
+        """Add a graph of one operator of two tensors; return its number."""
+        part = self.part()
+        options = f"{name.capitalize()}Options"
+        return self.called(part, *part.apply(name, [tensor] * 2, [tensor], options, **fields))
+
+    def choose(
+        self, condition: Any, inputs: Sequence[Any], outputs: Sequence[Any], branches: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
+        """Add an IF of two graphs; return its operands and its results."""
+        return self.apply("IF", [condition, *inputs], outputs, "IfOptions",
+                          thenSubgraphIndex=branches[0], elseSubgraphIndex=branches[1])  # fmt: skip
+
     def model(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
         """The file."""
         s = schema()

@@ -186,16 +186,6 @@ def joined(graph: Graph, rng: Rng, dtype: str) -> Ends:
     )  # fmt: skip
 
 
-def short_function(graph: Graph, rng: Rng, name: str) -> Ends:
-    """16 bits; half of the cases have scales that are powers of two."""
-    scale = 2.0 ** -int(rng.integers(9, 14)) if rng.random() < 0.5 else float(
-        np.exp(rng.uniform(-10, -6)))  # fmt: skip
-    ends = [((3, 70), "int16", Quantized(scale))], [((3, 70), "int16", Quantized(2.0**-15))]
-    if name == "SOFTMAX":
-        return graph.apply(name, *ends, "SoftmaxOptions", beta=float(rng.uniform(0.5, 2)))
-    return graph.apply(name, *ends)
-
-
 def unary(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     source = quantized(rng, dtype)
     source.scales = float(rng.uniform(0.01, 0.2))
@@ -207,10 +197,21 @@ def unary(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     }
     target = targets.get(name, Quantized(float(source.scales) * float(rng.uniform(0.5, 2)),
                                          source.zero_points))  # fmt: skip
-    ends = [((3, 50), dtype, source)], [((3, 50), dtype, target)]
-    if name == "SOFTMAX":
-        return graph.apply(name, *ends, "SoftmaxOptions", beta=float(rng.uniform(0.5, 2)))
-    return graph.apply(name, *ends)
+    return function(graph, rng, name, ((3, 50), dtype, source), ((3, 50), dtype, target))
+
+
+def short_function(graph: Graph, rng: Rng, name: str) -> Ends:
+    """16 bits; half of the cases have scales that are powers of two."""
+    scale = 2.0 ** -int(rng.integers(9, 14)) if rng.random() < 0.5 else float(
+        np.exp(rng.uniform(-10, -6)))  # fmt: skip
+    ends = (((3, 70), "int16", Quantized(each)) for each in (scale, 2.0**-15))
+    return function(graph, rng, name, *ends)
+
+
+def function(graph: Graph, rng: Rng, name: str, operand: object, result: object) -> Ends:
+    options = ("SoftmaxOptions",) if name == "SOFTMAX" else ()
+    fields = {"beta": float(rng.uniform(0.5, 2))} if options else {}
+    return graph.apply(name, [operand], [result], *options, **fields)
 
 
 def pooling(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:

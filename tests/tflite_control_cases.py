@@ -54,16 +54,9 @@ def measured(graph: Graph, rng: Rng) -> Ends:
 
 def chosen(graph: Graph, rng: Rng, dtype: str, known: bool) -> Ends:
     tensor = ((3, 4), dtype, quantized(rng, "int8") if dtype == "int8" else None)
-    numbers = []
-    for name in ("ADD", "MUL"):
-        branch = graph.part()
-        ends = branch.apply(name, [tensor, tensor], [tensor], f"{name.capitalize()}Options")
-        numbers.append(graph.called(branch, *ends))
+    numbers = [graph.branch(name, tensor) for name in ("ADD", "MUL")]
     condition: object = np.array(bool(rng.integers(0, 2))) if known else ((), "bool")
-    return graph.apply(
-        "IF", [condition, tensor, tensor], [tensor], "IfOptions",
-        thenSubgraphIndex=numbers[0], elseSubgraphIndex=numbers[1],
-    )  # fmt: skip
+    return graph.choose(condition, [tensor, tensor], [tensor], numbers)
 
 
 def composite(graph: Graph, rng: Rng, dtype: str) -> Ends:

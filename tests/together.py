@@ -43,11 +43,10 @@ class Together:
         Raises:
             SubquantError: of this program.
         """
-        data = self._bytes(None, device)
-        if isinstance(data, SubquantError):
+        try:
+            data = self.executable(device)
+        except SubquantError:
             data = self._bytes(name, device)
-            if isinstance(data, SubquantError):
-                raise data
         return Executable(data, device)[f"program_{self._numbers[name]}"]
 
     def executable(self, device: Device) -> bytes:
@@ -56,12 +55,9 @@ class Together:
         Raises:
             SubquantError: of the first program that is refused.
         """
-        data = self._bytes(None, device)
-        if isinstance(data, SubquantError):
-            raise data
-        return data
+        return self._bytes(None, device)
 
-    def _bytes(self, name: str | None, device: Device) -> bytes | SubquantError:
+    def _bytes(self, name: str | None, device: Device) -> bytes:
         """One program, or all of them, compiled once for a kind of device."""
         target = device.vulkan_target if device.is_vulkan else None
         key = name, target
@@ -76,7 +72,10 @@ class Together:
                 self._compiled[key] = compile_to_bytes(module, CompileOptions(**options))
             except SubquantError as error:
                 self._compiled[key] = error
-        return self._compiled[key]
+        result = self._compiled[key]
+        if isinstance(result, SubquantError):
+            raise result
+        return result
 
     def _renamed(self, name: str) -> str:
         text, number = self._programs[name].strip(), self._numbers[name]

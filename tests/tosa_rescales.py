@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +53,7 @@ def rescale(
     )
 
 
-def constant(name: str, values: list[int], element: str) -> str:
+def constant(name: str, values: Sequence[float], element: str) -> str:
     """A line that defines ``%name``."""
     type_ = f"tensor<{len(values)}x{element}>"
     return f'%{name} = "tosa.const"() <{{values = dense<{values}> : {type_}}}> : () -> {type_}\n'
