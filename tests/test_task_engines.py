@@ -132,10 +132,8 @@ def test_there_are_as_many_children_as_jobs() -> None:
 
 @pytest.mark.parametrize("function", ["sleep", "run_command"])
 def test_what_runs_is_cancelled_when_nobody_wants_the_rest(tmp_path: Path, function: str) -> None:
-    if function == "sleep":
-        tasks = [task("in_child", f"{n}", function="sleep", folder=str(tmp_path)) for n in range(9)]
-    else:
-        tasks = [task("run_command", f"{n}", folder=str(tmp_path)) for n in range(9)]
+    kind, options = ("in_child", {"function": function}) if function == "sleep" else (function, {})
+    tasks = [task(kind, f"{n}", folder=str(tmp_path), **options) for n in range(9)]
     running = run_tasks([task("double", x=1), *tasks], jobs=2)
     assert next(running).value == 2
     expected = 2 if function == "sleep" else 4

@@ -1,16 +1,13 @@
 """Real int8 models through TOSA: the wake-word models of PyPI's ``pymicro-wakeword``, on IREE.
 
-PyPI's ``tosa-converter-for-tflite`` writes the TOSA; `test_tflite_models` takes the files as they
-are.
+PyPI's ``tosa-converter-for-tflite`` writes the TOSA. The expected outputs, states and results of
+every convolution are those of LiteRT's reference kernels: its optimized ones differ in up to 5
+steps in the middle of the models. Speech comes from Debian's espeak-ng and its features from
+``pymicro-features``: to random inputs the models answer 0.
 
-The expected numbers are LiteRT's, from its reference kernels: its optimized ones, which round in
-other ways, differ from these in up to 5 steps in the middle of the models. Speech comes from
-Debian's espeak-ng and its features from ``pymicro-features``: to random inputs the models answer 0.
-Compared are all outputs, all states, and the result of every convolution.
-
-One thing is not equal, and not ours: LiteRT rounds a fully connected layer once, and the converter
-writes DOUBLE_ROUND there as for convolutions. They differ in about one value of 2,000, by one step.
-Such a step is recognised by LiteRT's own accumulator, rounded in both ways.
+LiteRT rounds a fully connected layer once, and the converter writes DOUBLE_ROUND there as for
+convolutions: about one value of 2,000 differs, by one step. Such a step is recognised by LiteRT's
+own accumulator, rounded in both ways.
 """
 
 from __future__ import annotations
@@ -47,6 +44,7 @@ WORDS = {
     "hey_mycroft": "hey mycroft",
     "okay_nabu": "okay nabu",
 }
+DETAILS = {"quantization": (26.0 / 255, -128), "shape": (1, 3, 40)}
 STEPS = 500
 RATE = 16_000
 
@@ -174,7 +172,11 @@ def watched_module(path: Path) -> ir.Module:
         old = next(op for op in operations if op.name == "func.return")
         values = [*old.operands]
         values += [op.results[0] for op in operations if op.name == "tosa.variable_read"]
-        values += [_activated(op.results[0]) for op in operations if _is_of_accumulator(op)]
+        values += [
+            _activated(op.results[0])
+            for op in operations
+            if op.name == "tosa.rescale" and str(op.operands[0].type.element_type) == "i32"
+        ]
         with ir.InsertionPoint(old):
             ir.Operation.create("func.return", operands=values)
         old.operation.erase()
@@ -183,10 +185,6 @@ def watched_module(path: Path) -> ir.Module:
         function.attributes["function_type"] = ir.TypeAttr.get(type_)
         del function.attributes["res_attrs"]
     return module
-
-
-def _is_of_accumulator(op: Any) -> bool:
-    return op.name == "tosa.rescale" and str(op.operands[0].type.element_type) == "i32"
 
 
 def _activated(value: Any) -> Any:
@@ -256,12 +254,11 @@ def executables(cpu: Device) -> dict[str, bytes]:
 
 
 def scores(data: bytes, device: Device, word: str) -> np.ndarray[Any, Any]:
-    details = {"quantization": (26.0 / 255, -128), "shape": (1, 3, 40)}
     quiet = np.zeros(RATE // 2, np.int16)
     heard = np.concatenate([quiet, speech(word, "en-us+f3", 140), quiet])
     function = Executable(data, device).main
     shape = function.signature.inputs[0].shape
-    return np.array([function(f).item() for f in frames(heard, details | {"shape": shape})])
+    return np.array([function(f).item() for f in frames(heard, DETAILS | {"shape": shape})])
 
 
 def test_the_right_model_responds(executables: dict[str, bytes], cpu: Device) -> None:
@@ -281,8 +278,7 @@ def test_streaming_on_the_command_line(in_temporary_folder: Path, cpu: Device) -
     path = model_file("alexa")
     compiled = CliRunner().invoke(main, ["compile", str(path), "-o", "alexa.vmfb"])
     assert compiled.exit_code == 0, compiled.output
-    details = {"quantization": (26.0 / 255, -128), "shape": (1, 3, 40)}
-    heard = frames(sentences("alexa"), details)
+    heard = frames(sentences("alexa"), DETAILS)
     np.save("frames.npy", heard)
     streamed = ["run", "alexa.vmfb", "--stream", "--input", "@frames.npy"]
     result = CliRunner().invoke(main, [*streamed, "--output", "@scores.npy"])

@@ -16,12 +16,7 @@ Array = np.ndarray
 
 
 class Oracle:
-    """A model.
-
-    Args:
-        path: of a GGUF file.
-        cache: the type that keys and values are rounded to.
-    """
+    """A model of a GGUF file; keys and values are rounded to a type."""
 
     def __init__(self, path: str | Path, cache: type[np.floating[Any]] = np.float16) -> None:
         reader = gguf.GGUFReader(path)
