@@ -33,6 +33,7 @@ The meaning in NumPy is `subquant.numerics.attention`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core._mlir import Operation, Value, ir
@@ -102,69 +103,52 @@ def check_attention(op: Operation) -> None:
     Raises:
         VerificationError: one is not as the text of this file says.
     """
+    for problem in _problems(op):
+        raise VerificationError(problem, op)
+
+
+def _problems(op: Operation) -> Iterator[str]:
+    """Yield the broken rules; a rule is checked if those before it hold."""
     query, keys, values, position = (operand.type for operand in op.operands)
     for name, type_ in zip(_OPERANDS[:3], (query, keys, values), strict=True):
         if not isinstance(type_, ir.RankedTensorType) or type_.rank != 3:
-            raise VerificationError(f"{name} must be a tensor of 3 dimensions, got '{type_}'", op)
+            yield f"{name} must be a tensor of 3 dimensions, got '{type_}'"
     if not isinstance(query.element_type, ir.F32Type) or _dynamic(query) - {0}:
-        raise VerificationError(
-            f"query must have elements of f32, and a dynamic first dimension only, got '{query}'",
-            op,
-        )
+        yield f"query must have elements of f32, and a dynamic first dimension only, got '{query}'"
     if not isinstance(keys.element_type, (ir.F16Type, ir.F32Type)) or _dynamic(keys):
-        raise VerificationError(
-            f"keys must have elements of f16 or f32 and static dimensions, got '{keys}'", op
-        )
+        yield f"keys must have elements of f16 or f32 and static dimensions, got '{keys}'"
     if values != keys:
-        raise VerificationError(f"values must be of the type of keys, '{keys}', got '{values}'", op)
+        yield f"values must be of the type of keys, '{keys}', got '{values}'"
     if str(position) != "tensor<i32>":
-        raise VerificationError(f"position must be 'tensor<i32>', got '{position}'", op)
-    if op.results[0].type != query:
-        raise VerificationError(
-            f"result must be of the type of the query, '{query}', got '{op.results[0].type}'", op
-        )
-    _check_extents(op, [int(n) for n in query.shape], [int(n) for n in keys.shape])
-    _check_attributes(op)
-
-
-def _dynamic(type_: ir.RankedTensorType) -> set[int]:
-    return {axis for axis in range(type_.rank) if type_.is_dynamic_dim(axis)}
-
-
-def _check_extents(op: Operation, query: list[int], keys: list[int]) -> None:
-    (count, heads, depth), (context, groups, of_keys) = query, keys
+        yield f"position must be 'tensor<i32>', got '{position}'"
+    result = op.results[0].type
+    if result != query:
+        yield f"result must be of the type of the query, '{query}', got '{result}'"
+    (count, heads, depth), (context, groups, of_keys) = query.shape, keys.shape
     if depth != of_keys:
-        raise VerificationError(
-            f"query and keys must have rows of one length, got {depth} and {of_keys}", op
-        )
+        yield f"query and keys must have rows of one length, got {depth} and {of_keys}"
     if not all((heads, depth, context, groups)):
-        raise VerificationError("heads, rows and context must have elements, got none", op)
+        yield "heads, rows and context must have elements, got none"
     if heads % groups:
-        raise VerificationError(
+        yield (
             f"the heads of the query must be a multiple of those of the keys, got {heads} and "
-            f"{groups}",
-            op,
+            f"{groups}"
         )
     if count > context:
-        raise VerificationError(
-            f"{count} queries are more than the {context} positions of the keys", op
-        )
-
-
-def _check_attributes(op: Operation) -> None:
+        yield f"{count} queries are more than the {context} positions of the keys"
     for name in ("scale", "softcap"):
         attribute = op.attributes[name]
         is_f32 = isinstance(attribute, ir.FloatAttr) and isinstance(attribute.type, ir.F32Type)
         if not is_f32 or not math.isfinite(attribute.value):
-            raise VerificationError(
-                f"attribute '{name}' must be a finite number of type f32, got '{attribute}'", op
-            )
-    if op.attributes["softcap"].value < 0:
-        raise VerificationError(
-            f"attribute 'softcap' must be at least 0, got {op.attributes['softcap'].value:g}", op
-        )
-    window = op.attributes["window"]
+            yield f"attribute '{name}' must be a finite number of type f32, got '{attribute}'"
+    softcap, window = op.attributes["softcap"], op.attributes["window"]
+    if softcap.value < 0:
+        yield f"attribute 'softcap' must be at least 0, got {softcap.value:g}"
     if not isinstance(window, ir.IntegerAttr) or str(window.type) != "i64":
-        raise VerificationError(f"attribute 'window' must be of type i64, got '{window}'", op)
+        yield f"attribute 'window' must be of type i64, got '{window}'"
     if window.value < 0:
-        raise VerificationError(f"attribute 'window' must be at least 0, got {window.value}", op)
+        yield f"attribute 'window' must be at least 0, got {window.value}"
+
+
+def _dynamic(type_: ir.RankedTensorType) -> set[int]:
+    return {axis for axis in range(type_.rank) if type_.is_dynamic_dim(axis)}

@@ -13,7 +13,12 @@ import numpy as np
 from ..core._mlir import Operation, ir, quant
 from ..errors import UnsupportedError, VerificationError
 from ..numerics.element_types import Array
-from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+from ..numerics.parameters import (
+    ExpressedType,
+    Granularity,
+    QuantizationParameters,
+    StorageType,
+)
 from .dense import array_of_dense, dense_of_array
 
 CASTS = ("quant.qcast", "quant.dcast", "quant.scast")
@@ -23,8 +28,7 @@ _SIGNED_FLAG = 1
 _MAX_RANK = 32
 """Axes of scales, at most: the bindings return no dense attribute of more as an array."""
 
-_EXPRESSED = {"f16": ExpressedType.F16, "bf16": ExpressedType.BF16}
-_EXPRESSED |= {"f32": ExpressedType.F32, "f64": ExpressedType.F64}
+_EXPRESSED = {expressed.value: expressed for expressed in ExpressedType}
 
 _UNIFORM = (
     quant.UniformQuantizedType,
@@ -131,40 +135,28 @@ def parameters_of(type_: ir.Type, at: Operation | None = None) -> QuantizationPa
         )
     storage = _storage_of(element, at)
     expressed = _expressed_of(element, at)
+    granularity: Granularity
+    axes: tuple[int, ...] = ()
+    block_sizes: tuple[int, ...] = ()
     if isinstance(element, quant.UniformQuantizedType):
-        return QuantizationParameters(
-            storage,
-            expressed,
-            scales=np.array(element.scale),
-            zero_points=np.array(element.zero_point),
-            granularity="per-tensor",
-        )
-    if isinstance(element, quant.UniformQuantizedPerAxisType):
-        return QuantizationParameters(
-            storage,
-            expressed,
-            (int(element.quantized_dimension),),
-            (1,),
-            np.array(element.scales),
-            np.array(element.zero_points),
-            "per-axis",
-        )
-    rank = element.scales.type.rank
-    if rank > _MAX_RANK:
-        raise UnsupportedError(
-            f"scales of a quantized type have rank {rank}; expected at most {_MAX_RANK}", at
-        )
-    zero_points = array_of_dense(element.zero_points)
-    if not storage.signed:
-        zero_points = zero_points & ((1 << storage.width) - 1)
+        granularity = "per-tensor"
+        scales, zero_points = np.array(element.scale), np.array(element.zero_point)
+    elif isinstance(element, quant.UniformQuantizedPerAxisType):
+        granularity, axes, block_sizes = "per-axis", (int(element.quantized_dimension),), (1,)
+        scales, zero_points = np.array(element.scales), np.array(element.zero_points)
+    else:
+        granularity = "sub-channel"
+        axes, block_sizes = tuple(element.quantized_dimensions), tuple(element.block_sizes)
+        rank = element.scales.type.rank
+        if rank > _MAX_RANK:
+            raise UnsupportedError(
+                f"scales of a quantized type have rank {rank}; expected at most {_MAX_RANK}", at
+            )
+        scales, zero_points = map(array_of_dense, (element.scales, element.zero_points))
+        if not storage.signed:
+            zero_points = zero_points & ((1 << storage.width) - 1)
     return QuantizationParameters(
-        storage,
-        expressed,
-        tuple(element.quantized_dimensions),
-        tuple(element.block_sizes),
-        array_of_dense(element.scales),
-        zero_points,
-        "sub-channel",
+        storage, expressed, axes, block_sizes, scales, zero_points, granularity
     )
 
 

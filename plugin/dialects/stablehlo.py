@@ -197,38 +197,27 @@ _NO_OPERAND: dict[str, Any] = {"element_operands": _first(0)}
 _FIRST: dict[str, Any] = {"element_operands": _first(1)}
 _FIRST_TWO: dict[str, Any] = {"element_operands": _first(2)}
 
+_PERIODIC = ("cosine", "sine", "tan")
 _ROWS = (
     # one operand, element by element
     _row("abs", "elementwise-unary", same_baseline_type("C2")),
-    _row("cbrt", "elementwise-unary", same_baseline_type()),
-    _row("ceil", "elementwise-unary", same_baseline_type()),
-    _row("cosine", "elementwise-unary", same_baseline_type(), is_periodic=True),
-    _row("exponential", "elementwise-unary", same_baseline_type()),
-    _row("exponential_minus_one", "elementwise-unary", same_baseline_type()),
-    _row("floor", "elementwise-unary", same_baseline_type()),
-    _row("log", "elementwise-unary", same_baseline_type()),
-    _row("log_plus_one", "elementwise-unary", same_baseline_type()),
-    _row("logistic", "elementwise-unary", same_baseline_type()),
-    _row("negate", "elementwise-unary", same_baseline_type()),
-    _row("reduce_precision", "elementwise-unary", same_baseline_type()),
-    _row("round_nearest_afz", "elementwise-unary", same_baseline_type()),
-    _row("round_nearest_even", "elementwise-unary", same_baseline_type()),
-    _row("rsqrt", "elementwise-unary", same_baseline_type()),
-    _row("sign", "elementwise-unary", same_baseline_type()),
-    _row("sine", "elementwise-unary", same_baseline_type(), is_periodic=True),
-    _row("sqrt", "elementwise-unary", same_baseline_type()),
-    _row("tan", "elementwise-unary", same_baseline_type(), is_periodic=True),
-    _row("tanh", "elementwise-unary", same_baseline_type()),
+    *(
+        _row(name, "elementwise-unary", same_baseline_type(), is_periodic=name in _PERIODIC)
+        for name in (
+            *("cbrt", "ceil", "cosine", "exponential", "exponential_minus_one", "floor", "log"),
+            *("log_plus_one", "logistic", "negate", "reduce_precision", "round_nearest_afz"),
+            *("round_nearest_even", "rsqrt", "sign", "sine", "sqrt", "tan", "tanh"),
+        )
+    ),
     # two and three operands, element by element
     _row("add", "elementwise-binary", add_rule, **_PER_AXIS),
-    _row("atan2", "elementwise-binary", same_baseline_type()),
-    _row("divide", "elementwise-binary", same_baseline_type()),
-    _row("maximum", "elementwise-binary", same_baseline_type()),
-    _row("minimum", "elementwise-binary", same_baseline_type()),
-    _row("multiply", "elementwise-binary", same_baseline_type()),
-    _row("power", "elementwise-binary", same_baseline_type()),
-    _row("remainder", "elementwise-binary", same_baseline_type()),
-    _row("subtract", "elementwise-binary", same_baseline_type()),
+    *(
+        _row(name, "elementwise-binary", same_baseline_type())
+        for name in (
+            *("atan2", "divide", "maximum", "minimum", "multiply", "power", "remainder"),
+            "subtract",
+        )
+    ),
     _row("clamp", "elementwise-ternary", same_baseline_type("C3, C4")),
     _row("select", "elementwise-ternary", same_baseline_type("C2"), element_operands=_but_first),
     _row("compare", "comparison", same_baseline_type(), **_PREDICATE),

@@ -103,190 +103,119 @@ The pass ``verify-quantization`` checks the constraints of each operation; IRDL,
 dialect, checks only names and counts.
 """
 
-# Not postponed: the bindings read the field annotations of an operation class as objects.
-from typing import Any, Optional, TypeAlias
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from ..core._mlir import Operation, Value, ext, ir
-
-AnyOperand: TypeAlias = ext.Operand[Any]
-"""An operand of any type, in the definition of an operation."""
-AnyResult: TypeAlias = ext.Result[Any]
-"""A result of any type, in the definition of an operation."""
-AnyAttribute: TypeAlias = Any
-"""An attribute, in the definition of an operation."""
 
 
 class SubquantDialect(ext.Dialect, name="subquant"):
     """Registration of the dialect."""
 
 
-class QuantizeCast(SubquantDialect.Operation, name="qcast", traits=[ext.Pure]):
-    """Real to quantized."""
-
-    input: AnyOperand
-    result: AnyResult
+_OPERANDS: dict[str, tuple[str, ...]] = {}
+"""The names of the operands of each operation, the optional ones last."""
 
 
-class DequantizeCast(SubquantDialect.Operation, name="dcast", traits=[ext.Pure]):
-    """Quantized to real."""
+def _define(
+    name: str,
+    operands: Sequence[str],
+    attributes: Sequence[str] = (),
+    results: Sequence[str] = ("result",),
+    optional: Sequence[str] = (),
+    regions: Sequence[str] = (),
+) -> str:
+    """Define an operation by the names of its fields, and return its name.
 
-    input: AnyOperand
-    result: AnyResult
-
-
-class StorageCast(SubquantDialect.Operation, name="scast", traits=[ext.Pure]):
-    """Storage to quantized, or back: a change of type, not of bits."""
-
-    input: AnyOperand
-    result: AnyResult
-
-
-class QuantizeOp(SubquantDialect.Operation, name="quantize", traits=[ext.Pure]):
-    """Real to storage, with scales and zero points as operands."""
-
-    input: AnyOperand
-    scales: AnyOperand
-    block_sizes: AnyAttribute
-    quantized_type: AnyAttribute
-    result: AnyResult
-    zero_points: Optional[AnyOperand] = None  # noqa: UP045  (the wheel looks for Optional)
-
-
-class DequantizeOp(SubquantDialect.Operation, name="dequantize", traits=[ext.Pure]):
-    """Storage to real, with scales, zero points and offsets as operands."""
-
-    input: AnyOperand
-    scales: AnyOperand
-    block_sizes: AnyAttribute
-    quantized_type: AnyAttribute
-    result: AnyResult
-    zero_points: Optional[AnyOperand] = None  # noqa: UP045  (the wheel looks for Optional)
-    offsets: Optional[AnyOperand] = None  # noqa: UP045
-
-
-class UnpackOp(SubquantDialect.Operation, name="unpack", traits=[ext.Pure]):
-    """Integers from planes of bytes."""
-
-    low: AnyOperand
-    bits: AnyAttribute
-    result: AnyResult
-    high: Optional[AnyOperand] = None  # noqa: UP045
-
-
-class BlockContractionOp(SubquantDialect.Operation, name="block_contraction", traits=[ext.Pure]):
-    """Contraction with a block-quantized weight."""
-
-    activations: AnyOperand
-    storage: AnyOperand
-    scales: AnyOperand
-    indexing_maps: AnyAttribute
-    block_sizes: AnyAttribute
-    quantized_type: AnyAttribute
-    result: AnyResult
-    zero_points: Optional[AnyOperand] = None  # noqa: UP045
-    offsets: Optional[AnyOperand] = None  # noqa: UP045
-    storage_high: Optional[AnyOperand] = None  # noqa: UP045
-
-
-class AttentionOp(SubquantDialect.Operation, name="attention", traits=[ext.Pure]):
-    """Attention of queries to the keys and values of a cache."""
-
-    query: AnyOperand
-    keys: AnyOperand
-    values: AnyOperand
-    position: AnyOperand
-    scale: AnyAttribute
-    window: AnyAttribute
-    softcap: AnyAttribute
-    result: AnyResult
-
-
-class SubtractZeroPointOp(SubquantDialect.Operation, name="subtract_zero_point", traits=[ext.Pure]):
-    """Quantized to the integer that its scale multiplies."""
-
-    input: AnyOperand
-    result: AnyResult
-
-
-class SaturateOp(SubquantDialect.Operation, name="saturate", traits=[ext.Pure]):
-    """A wide integer to storage."""
-
-    input: AnyOperand
-    range: AnyAttribute
-    result: AnyResult
-
-
-def _requantize(count: int) -> Any:
-    """Define the requantization of a sum of `count` terms."""
-    annotations: dict[str, object] = {f"term_{n}": AnyOperand for n in range(count)}
-    annotations |= {"scales": AnyAttribute, "bounds": AnyAttribute, "quantized_type": AnyAttribute}
-    annotations |= {"result": AnyResult}
-    suffix = f"_{count}" if count > 1 else ""
-    return type(SubquantDialect.Operation)(
-        f"RequantizeOp{suffix}",
+    The bindings read the fields from the annotations of a class.
+    """
+    annotations: dict[str, object] = {
+        **dict.fromkeys(operands, ext.Operand[Any]),
+        **dict.fromkeys(attributes, Any),
+        **dict.fromkeys(results, ext.Result[Any]),
+        **dict.fromkeys(regions, ext.Region),
+        **dict.fromkeys(optional, Optional[ext.Operand[Any]]),  # noqa: UP045  (the wheel looks for it)
+    }
+    type(SubquantDialect.Operation)(
+        "".join(part.capitalize() for part in name.split("_")) + "Op",
         (SubquantDialect.Operation,),
-        {"__annotations__": annotations, "__doc__": "A sum of scaled integers.", **_HERE},
-        name=f"requantize{suffix}",
+        {"__annotations__": annotations, "__module__": __name__, **dict.fromkeys(optional)},
+        name=name,
         traits=[ext.Pure],
     )
+    _OPERANDS[f"subquant.{name}"] = (*operands, *optional)
+    return f"subquant.{name}"
 
 
-def _reduction(name: str, attribute: str, count: int) -> Any:
+def _numbered(name: str, count: int) -> list[str]:
+    return [f"{name}_{number}" for number in range(count)]
+
+
+def _suffixed(name: str, count: int) -> str:
+    return f"{name}_{count}" if count > 1 else name
+
+
+def _define_reduction(name: str, attribute: str, count: int) -> str:
     """Define a reduction of `count` tensors: the tensors, then their init values."""
-    numbers = range(count)
-    annotations: dict[str, object] = {f"input_{n}": AnyOperand for n in numbers}
-    annotations |= {f"init_value_{n}": AnyOperand for n in numbers}
-    annotations |= {attribute: AnyAttribute}
-    annotations |= {f"output_{n}": AnyResult for n in numbers}
-    annotations |= {"body": ext.Region}
-    namespace = {"__annotations__": annotations, "__doc__": f"StableHLO's {name}.", **_HERE}
-    suffix = f"_{count}" if count > 1 else ""
-    return type(SubquantDialect.Operation)(
-        "".join(part.capitalize() for part in name.split("_")) + f"Op{suffix}",
-        (SubquantDialect.Operation,),
-        namespace,
-        name=name + suffix,
-        traits=[ext.Pure],
-    )
+    operands = [*_numbered("input", count), *_numbered("init_value", count)]
+    results = _numbered("output", count)
+    return _define(_suffixed(name, count), operands, [attribute], results, regions=["body"])
 
 
-_HERE = {"__module__": __name__}
 MAX_REDUCED = 4
 """The number of tensors that one reduction may take."""
 MAX_TERMS = 4
 """The number of terms that one requantization may sum."""
 
-_REQUANTIZE = [_requantize(n + 1) for n in range(MAX_TERMS)]
-
-_REDUCE = [_reduction("reduce", "dimensions", n + 1) for n in range(MAX_REDUCED)]
-_REDUCE_WINDOW = [
-    _reduction("reduce_window", "window_dimensions", n + 1) for n in range(MAX_REDUCED)
-]
-
-
-class SelectAndScatterOp(SubquantDialect.Operation, name="select_and_scatter", traits=[ext.Pure]):
-    """StableHLO's select_and_scatter."""
-
-    operand: AnyOperand
-    source: AnyOperand
-    init_value: AnyOperand
-    output: AnyResult
-    select: ext.Region
-    scatter: ext.Region
-
-
-CASTS = ("subquant.qcast", "subquant.dcast", "subquant.scast")
-REQUANTIZE = tuple(operation.OPERATION_NAME for operation in _REQUANTIZE)
+CASTS = tuple(_define(name, ["input"]) for name in ("qcast", "dcast", "scast"))
+_BLOCKS = ("block_sizes", "quantized_type")
+DEQUANTIZE = _define(
+    "dequantize", ["input", "scales"], _BLOCKS, optional=["zero_points", "offsets"]
+)
+OPERAND_OPS = (
+    _define("quantize", ["input", "scales"], _BLOCKS, optional=["zero_points"]),
+    DEQUANTIZE,
+)
+UNPACK = _define("unpack", ["low"], ["bits"], optional=["high"])
+BLOCK_CONTRACTION = _define(
+    "block_contraction",
+    ["activations", "storage", "scales"],
+    ["indexing_maps", *_BLOCKS],
+    optional=["zero_points", "offsets", "storage_high"],
+)
+ATTENTION = _define(
+    "attention", ["query", "keys", "values", "position"], ["scale", "window", "softcap"]
+)
+_define("subtract_zero_point", ["input"])
+_define("saturate", ["input"], ["range"])
+REQUANTIZE = tuple(
+    _define(
+        _suffixed("requantize", count),
+        _numbered("term", count),
+        ["scales", "bounds", "quantized_type"],
+    )
+    for count in range(1, MAX_TERMS + 1)
+)
 """Operation names, by the number of terms less one."""
-ATTENTION = "subquant.attention"
-BLOCK_CONTRACTION = "subquant.block_contraction"
-UNPACK = "subquant.unpack"
-DEQUANTIZE = "subquant.dequantize"
-OPERAND_OPS = ("subquant.quantize", DEQUANTIZE)
-REDUCTIONS = {operation.OPERATION_NAME: "stablehlo.reduce" for operation in _REDUCE}
-REDUCTIONS |= {operation.OPERATION_NAME: "stablehlo.reduce_window" for operation in _REDUCE_WINDOW}
-REDUCTIONS |= {"subquant.select_and_scatter": "stablehlo.select_and_scatter"}
+REDUCTIONS = {
+    _define_reduction(name, attribute, count): f"stablehlo.{name}"
+    for name, attribute in (("reduce", "dimensions"), ("reduce_window", "window_dimensions"))
+    for count in range(1, MAX_REDUCED + 1)
+}
+REDUCTIONS |= {
+    _define(
+        "select_and_scatter",
+        ["operand", "source", "init_value"],
+        results=["output"],
+        regions=["select", "scatter"],
+    ): "stablehlo.select_and_scatter"
+}
 """Operation name to the StableHLO operation whose operands, attributes and regions it has."""
+
+SEGMENTS = "operandSegmentSizes"
+"""The attribute with the number of operands of each optional group."""
 
 
 def operands_of(op: Operation) -> dict[str, Value]:
@@ -296,23 +225,6 @@ def operands_of(op: Operation) -> dict[str, Value]:
         sizes = op.attributes[SEGMENTS]
         names = tuple(name for name, size in zip(names, sizes, strict=True) if size)
     return dict(zip(names, op.operands, strict=False))
-
-
-SEGMENTS = "operandSegmentSizes"
-"""The attribute with the number of operands of each optional group."""
-_OPERANDS = {
-    "subquant.quantize": ("input", "scales", "zero_points"),
-    "subquant.dequantize": ("input", "scales", "zero_points", "offsets"),
-    UNPACK: ("low", "high"),
-    BLOCK_CONTRACTION: (
-        "activations",
-        "storage",
-        "scales",
-        "zero_points",
-        "offsets",
-        "storage_high",
-    ),
-}
 
 
 def load() -> None:
