@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import numpy as np
@@ -37,31 +38,29 @@ def defined(logits: np.ndarray, sampling: Sampling) -> dict[int, float]:
     return {token: weight / sum(weights.values()) for token, weight in weights.items()}
 
 
-@settings(max_examples=examples(30))
-@given(
-    seed=st.integers(0, 2**32),
-    spread=st.sampled_from([0.1, 1.0, 4.0]),
-    steps=st.sampled_from([0, 0.5]),
+SAMPLINGS = st.builds(
+    Sampling,
     temperature=st.sampled_from([0.1, 0.8, 1.0, 2.5]),
     top_k=st.sampled_from([0, 1, 40, 1500, SIZE, SIZE + 1]),
     top_p=st.sampled_from([0.05, 0.5, 0.95, 1.0]),
     min_p=st.sampled_from([0.0, 0.05, 1.0]),
 )
-@example(0, 0.1, 0, 1.0, 0, 0.95, 0.0)  # more than are sorted at first
-@example(0, 0.1, 0.5, 1.0, 1500, 0.95, 0.0)  # the last of top-k is one of several that are equal
+FLAT = Sampling(1.0, 0, 0.95, 0.0)
+
+
+@settings(max_examples=examples(30))
+@given(
+    st.integers(0, 2**32), st.sampled_from([0.1, 1.0, 4.0]), st.sampled_from([0, 0.5]), SAMPLINGS
+)
+@example(0, 0.1, 0, FLAT)  # more than are sorted at first
+@example(0, 0.1, 0.5, dataclasses.replace(FLAT, top_k=1500))  # the last of top-k has equals
+@example(11594, 4.0, 0, Sampling(0.8, 1500, 0.5, 0.05))  # min-p leaves few of those
 def test_what_may_be_drawn_is_as_defined(
-    seed: int,
-    spread: float,
-    steps: float,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
+    seed: int, spread: float, steps: float, sampling: Sampling
 ) -> None:
     logits = np.random.default_rng(seed).normal(0, spread, SIZE).astype(np.float32)
     if steps:
         logits = np.round(logits / np.float32(steps)) * np.float32(steps)
-    sampling = Sampling(temperature, top_k, top_p, min_p, seed)
     tokens, probabilities = Sampler(sampling).probabilities(logits)
     expected = defined(logits, sampling)
     if len(tokens) == SIZE:  # in any order

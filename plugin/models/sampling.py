@@ -128,6 +128,8 @@ class Sampler:
                 cumulative = weights.cumsum()
                 # The sum over all top-k tokens, of which fewer may be sorted here.
                 of = cumulative[-1] if count == candidates else total
+                if of == math.inf:
+                    continue
                 left = int(np.searchsorted(cumulative, chosen.top_p * of)) + 1
             if chosen.min_p > 0:
                 left = min(left, int((x >= x[0] + math.log(chosen.min_p)).sum()))
