@@ -57,19 +57,11 @@ NOT_COMPARED = {
 }
 VERIFIER_IS_LAXER = {
     # the specification asks for one element type, the verifier does not compare
-    "dynamic_broadcast_in_dim",
-    "dynamic_gather",
-    "dynamic_reshape",
+    *("dynamic_broadcast_in_dim", "dynamic_gather", "dynamic_reshape"),
     # inputs and initial values (or updates) of several types
-    "reduce",
-    "reduce_window",
-    "scatter",
-    "select_and_scatter",
+    *("reduce", "reduce_window", "scatter", "select_and_scatter"),
     # u8 with i8
-    "add",
-    "convolution",
-    "dot_general",
-    "dynamic_conv",
+    *("add", "convolution", "dot_general", "dynamic_conv"),
 }
 VERIFIER_IS_STRICTER = {
     "add": "inferred type",  # ranges of several widths; a per-axis and a per-tensor operand

@@ -18,17 +18,8 @@ from subquant.runtime.streaming import stream
 from tosa_rescales import Mode, check_modes, constant, program, rescale
 
 # Multipliers and shifts: ties, factors above 1, below 2**-31, and both sides of a shift of 31.
-SCALES_32 = [
-    (1 << 30, 30),
-    (1 << 30, 31),
-    (1 << 30, 32),
-    (1518500250, 33),
-    ((1 << 31) - 1, 2),
-    (3 << 28, 46),
-    (1, 62),
-    (20000, 40),
-    (0, 31),
-]
+SCALES_32 = [(1 << 30, 30), (1 << 30, 31), (1 << 30, 32), (1518500250, 33), ((1 << 31) - 1, 2)]
+SCALES_32 += [(3 << 28, 46), (1, 62), (20000, 40), (0, 31)]
 SCALES_16 = [(1 << 14, 14), (1 << 14, 15), (23170, 17), (32767, 2), (3 << 12, 20), (1, 31), (0, 40)]
 
 

@@ -61,11 +61,17 @@ def integers() -> bytes:
     return compile_to_bytes(INTEGERS)
 
 
-@pytest.fixture
-def pool(program: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
-    """A pool of its own, which every device uses."""
+@pytest.fixture(scope="module")
+def threads(program: bytes) -> bytes:
+    """The program of the workers."""
     threads = worker_program(load_module(program)[1])
     assert threads is not None
+    return threads
+
+
+@pytest.fixture
+def pool(threads: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
+    """A pool of its own, which every device uses."""
     workers = WorkerPool(THREADS, threads)
     monkeypatch.setattr(WorkerPool, "of", staticmethod(lambda count, program: workers))
     yield workers
@@ -99,19 +105,16 @@ def test_callers_at_once(pool: WorkerPool, integers: bytes) -> None:
     """One caller has the pool, the others compute alone; each gets its own result."""
     executable = Executable(integers, threads=THREADS)
     rng = np.random.default_rng(4)
-    wrong: list[int] = []
 
     def call(number: int) -> None:
         x = rng.integers(-128, 128, (128, 512)).astype(np.int8)
         w = np.full((512, 256), number, np.int8)
         expected = (x.astype(np.int32).sum(1, keepdims=True) * number).repeat(256, 1)
         for _ in range(60):
-            if not np.array_equal(executable.main(x, w), expected):
-                wrong.append(number)
+            np.testing.assert_array_equal(executable.main(x, w), expected)
 
     with ThreadPoolExecutor(3) as callers:
-        list(callers.map(call, range(1, 4)))
-    assert not wrong
+        list(callers.map(call, range(1, 4)))  # raises their errors
 
 
 def test_a_pool_that_is_parked_or_stopped(pool: WorkerPool, integers: bytes) -> None:
@@ -126,11 +129,9 @@ def test_a_pool_that_is_parked_or_stopped(pool: WorkerPool, integers: bytes) -> 
 
 
 def test_a_pool_waits_until_its_first_worker_is_ready(
-    program: bytes, monkeypatch: pytest.MonkeyPatch
+    threads: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first worker measures the spin budget of all; others may start before it."""
-    threads = worker_program(load_module(program)[1])
-    assert threads is not None
     measure_looks = WorkerPool._measure_looks
 
     def later(pool: WorkerPool, *arguments: Any) -> None:
