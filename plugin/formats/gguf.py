@@ -62,18 +62,12 @@ _VOCABULARY = "tokenizer."
 """The beginning of the keys of the vocabulary's properties."""
 
 _SCALARS: dict[int, DType] = {
-    0: np.dtype("u1"),
-    1: np.dtype("i1"),
-    2: np.dtype("<u2"),
-    3: np.dtype("<i2"),
-    4: np.dtype("<u4"),
-    5: np.dtype("<i4"),
-    6: np.dtype("<f4"),
-    7: np.dtype("u1"),
-    10: np.dtype("<u8"),
-    11: np.dtype("<i8"),
-    12: np.dtype("<f8"),
-}
+    number: np.dtype(dtype)
+    for number, dtype in {
+        0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "u1", 10: "<u8",
+        11: "<i8", 12: "<f8",
+    }.items()
+}  # fmt: skip
 _BOOL, _STRING, _ARRAY, _U32 = 7, 8, 9, 4
 """Numbers of GGUF's value types for booleans, strings, arrays and u32; not tunable."""
 

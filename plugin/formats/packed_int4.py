@@ -33,7 +33,6 @@ Sources: AutoGPTQ 0.7 (``QuantLinear.pack``), GPTQModel (``convert_gptq_v2_to_v1
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -154,28 +153,11 @@ class PackedInt4Tensor(QuantizedTensor):
             StorageType(4, False),
         )
 
-    @classmethod
-    def from_record(
-        cls, name: str, record: Mapping[str, Any], arrays: Mapping[str, Array]
-    ) -> PackedInt4Tensor:
-        """Refuse: archives hold the planar form."""
-        raise InputError(f"tensor '{name}' is packed, and archives hold planes")
-
-    def with_name(self, name: str) -> PackedInt4Tensor:
-        """The same arrays under another name."""
-        return PackedInt4Tensor(
-            self.qweight, self.qzeros, self.scales, self.groups, self.block_size, self.form, name
-        )
-
 
 def _tensor(
     layer: str, arrays_of_layer: Mapping[str, Array | None], form: PackedInt4Form, location: Place
 ) -> PackedInt4Tensor:
-    qweight, qzeros, scales = (
-        arrays_of_layer["qweight"],
-        arrays_of_layer["qzeros"],
-        arrays_of_layer["scales"],
-    )
+    qweight, qzeros, scales = (arrays_of_layer[part] for part in ("qweight", "qzeros", "scales"))
     label = f"layer {shown(layer)}"
     if qweight is None or qzeros is None or scales is None:
         missing = [part for part in ("qzeros", "scales") if arrays_of_layer[part] is None]

@@ -10,11 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ..core.read_record import Irrelevant, ReadRecord
 from ..core.strict_json import shown
 from ..errors import InputError, Place, UnsupportedError
+
+_T = TypeVar("_T")
+_REQUIRED: dict[type, str] = {
+    str: "must be a string",
+    int: "of the quantization must be an integer",
+    bool: "must be true or false",
+}
 
 _QUANTIZING = "says how the integers were chosen"
 _RUNNING = "says how another program runs the model"
@@ -106,14 +113,14 @@ class _Settings:
         """Return the form that the keys describe."""
         # Files from before 'quant_method' was there: 'version' is AWQ's.
         old = "awq" if "version" in self.config else "gptq"
-        method = self.text("quant_method", "method", default=old)
+        method = self.value(str, "quant_method", "method", default=old).lower()
         if method not in ("gptq", "awq"):
             raise UnsupportedError(
                 f"the quantization method is {shown(method)}, expected 'gptq' or 'awq'",
                 self.location,
             )
-        bits = self.integer("bits", "w_bit")
-        group_size = self.integer("group_size", "q_group_size")
+        bits = self.value(int, "bits", "w_bit")
+        group_size = self.value(int, "group_size", "q_group_size")
         if bits != 4:
             raise UnsupportedError(f"the weights have {bits} bits, expected 4", self.location)
         if group_size < 1 and group_size != -1:
@@ -123,22 +130,22 @@ class _Settings:
         groups = None if group_size == -1 else group_size
         if method == "awq":
             self.expect_packing(("version", "checkpoint_format", "format"), "gemm")
-            self.boolean("sym", default=False)  # GPTQModel writes it beside 'zero_point'
-            has_zero_points = self.boolean("zero_point", default=True)
+            self.value(bool, "sym", default=False)  # GPTQModel writes it beside 'zero_point'
+            has_zero_points = self.value(bool, "zero_point", default=True)
             return PackedInt4Form("awq", groups, is_symmetric=not has_zero_points)
         packing = self.expect_packing(("checkpoint_format", "format"), "gptq", "gptq_v2")
         return PackedInt4Form(
             "gptq",
             groups,
             packing == "gptq",
-            is_symmetric=self.boolean("sym", default=False),
-            has_act_order=self.boolean("desc_act", default=False),
+            is_symmetric=self.value(bool, "sym", default=False),
+            has_act_order=self.value(bool, "desc_act", default=False),
         )
 
     def expect_packing(self, keys: tuple[str, ...], *known: str) -> str:
         """Return the packing; refuse one that is not known for the kind of weights."""
-        packing = self.text(*keys, default=known[0])
-        if self.boolean("is_marlin_format", default=False):
+        packing = self.value(str, *keys, default=known[0]).lower()
+        if self.value(bool, "is_marlin_format", default=False):
             packing = "marlin"
         if packing not in known:
             kind = "AWQ" if known[0] == "gemm" else "GPTQ"
@@ -149,45 +156,20 @@ class _Settings:
             )
         return packing
 
-    def value(self, keys: tuple[str, ...]) -> Any:
-        """Return the value of the keys, which are names of one setting; None for none."""
+    def value(self, kind: type[_T], *keys: str, default: _T | None = None) -> _T:
+        """Return the value of keys that are names of one setting, of the type `kind`."""
         values = {key: self.config[key] for key in keys if self.config.get(key) is not None}
-        if not values:
-            return None
-        (first, expected), *further = values.items()
-        for key, value in further:
+        for key, value in values.items():
+            first, expected = next(iter(values.items()))
             if _lower(value) != _lower(expected):
                 raise InputError(
                     f"'{first}' is {shown(expected)} and '{key}' is {shown(value)}, which "
                     "contradict each other; leave the wrong one out",
                     self.location,
                 )
-        return expected
-
-    def text(self, *keys: str, default: str) -> str:
-        """Return a string in lower case."""
-        value = self.value(keys)
-        value = default if value is None else value
-        if not isinstance(value, str):
-            raise InputError(f"'{keys[0]}' must be a string, got {shown(value)}", self.location)
-        return value.lower()
-
-    def integer(self, *keys: str) -> int:
-        """Return an integer, which has to be there."""
-        value = self.value(keys)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise InputError(
-                f"'{keys[0]}' of the quantization must be an integer, got {shown(value)}",
-                self.location,
-            )
-        return value
-
-    def boolean(self, key: str, *, default: bool) -> bool:
-        """Return a boolean."""
-        value = self.value((key,))
-        value = default if value is None else value
-        if not isinstance(value, bool):
-            raise InputError(f"'{key}' must be true or false, got {shown(value)}", self.location)
+        value = next(iter(values.values()), default)
+        if type(value) is not kind:
+            raise InputError(f"'{keys[0]}' {_REQUIRED[kind]}, got {shown(value)}", self.location)
         return value
 
 

@@ -37,29 +37,15 @@ from ..errors import InputError, Place, UnsupportedError
 from ..numerics.element_types import Array, DType
 
 DTYPES: dict[str, DType] = {
-    name: np.dtype(dtype)
+    name: np.dtype(getattr(ml_dtypes, dtype, dtype))
     for name, dtype in {
-        "BOOL": np.bool_,
-        "U8": np.uint8,
-        "U16": np.uint16,
-        "U32": np.uint32,
-        "U64": np.uint64,
-        "I8": np.int8,
-        "I16": np.int16,
-        "I32": np.int32,
-        "I64": np.int64,
-        "F16": np.float16,
-        "BF16": ml_dtypes.bfloat16,
-        "F32": np.float32,
-        "F64": np.float64,
-        "C64": np.complex64,
-        "F8_E4M3": ml_dtypes.float8_e4m3fn,
-        "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
-        "F8_E5M2": ml_dtypes.float8_e5m2,
-        "F8_E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
-        "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+        "BOOL": "bool", "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
+        "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "F16": "float16",
+        "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
+        "F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2": "float8_e5m2",
+        "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu",
     }.items()
-}
+}  # fmt: skip
 """NumPy's dtypes by the names of the format."""
 
 

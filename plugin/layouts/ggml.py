@@ -13,6 +13,7 @@ every bit.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,13 +35,14 @@ from .lookup import (
 from .packed import BlockScaledPackedLayout
 from .scaled import BlockScaledI4Layout, BlockScaledLayout
 from .super_blocks import (
+    SuperBlockLayout,
     SuperBlockOffsetScaled_2_4_Layout,
     SuperBlockOffsetScaled_4_6_Layout,
     SuperBlockOffsetScaled_5_6_Layout,
     SuperBlockScaled_3_6_Layout,
     SuperBlockScaled_6_8_Layout,
 )
-from .tensors import InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
+from .tensors import QuantizedTensor
 
 _CHUNK_ELEMENTS = 2**20
 """Elements that are unpacked in one step: a few megabytes of temporary arrays."""
@@ -50,15 +52,10 @@ _TWICE_E2M1 = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
 """The numbers of MXFP4's elements (two bits of exponent, one of mantissa), which are halves."""
 
 PRIMITIVE_TYPES: dict[str, np.dtype[Any]] = {
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "F64": np.dtype("<f8"),
-    "I8": np.dtype("i1"),
-    "I16": np.dtype("<i2"),
-    "I32": np.dtype("<i4"),
+    "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F64": np.dtype("<f8"), "I8": np.dtype("i1"), "I16": np.dtype("<i2"), "I32": np.dtype("<i4"),
     "I64": np.dtype("<i8"),
-}
+}  # fmt: skip
 """The types without blocks, by GGML's name."""
 
 
@@ -69,7 +66,8 @@ class GgmlBlockType:
     Attributes:
         size: elements of a block.
         block: its fields, as they lie in memory.
-        planes: the planes (without the axes before the blocks) of some blocks.
+        planes: the planes (without the axes before the blocks) of some blocks; one number for each
+            block may lack its axis of 1.
         in_place: whether the planes are views of the blocks.
         layout_blocks: blocks of the layout in a block; with more than one, the planes have an axis
             of them after that of the blocks.
@@ -86,16 +84,20 @@ class GgmlBlockType:
     def unpack(self, blocks: Array) -> dict[str, Array]:
         """The planes of blocks ``[n]``, with the blocks as first axis."""
         if self.in_place:
-            return self.planes(blocks)
+            return self._columns(blocks)
         step = max(1, _CHUNK_ELEMENTS // self.size)
         planes = {
             name: np.empty((len(blocks), *part.shape[1:]), part.dtype)
-            for name, part in self.planes(blocks[:0]).items()
+            for name, part in self._columns(blocks[:0]).items()
         }
         for start in range(0, len(blocks), step):
-            for name, part in self.planes(blocks[start : start + step]).items():
+            for name, part in self._columns(blocks[start : start + step]).items():
                 planes[name][start : start + step] = part
         return planes
+
+    def _columns(self, blocks: Array) -> dict[str, Array]:
+        planes = self.planes(blocks).items()
+        return {name: part[:, None] if part.ndim == 1 else part for name, part in planes}
 
 
 class GgmlTensor(QuantizedTensor):
@@ -166,17 +168,6 @@ class GgmlTensor(QuantizedTensor):
         return GgmlTensor(self.raw[start * row : max(start, stop) * row], self.ggml_type, shape,
                           self.name)  # fmt: skip
 
-    @classmethod
-    def from_record(
-        cls, name: str, record: Mapping[str, Any], arrays: Mapping[str, Array]
-    ) -> InferenceTensor:
-        """Make the planar form."""
-        return PlanarQuantizedTensor.from_record(name, record, arrays)
-
-    def with_name(self, name: str) -> GgmlTensor:
-        """The same blocks under another name."""
-        return GgmlTensor(self.raw, self.ggml_type, self.shape, name)
-
 
 def _elements(packed: Array, bits: int, run: int) -> Array:
     """The values of 1, 2 or 4 bits in ``[n, bytes]``, in the order of the elements."""
@@ -186,10 +177,6 @@ def _elements(packed: Array, bits: int, run: int) -> Array:
     return values.reshape((count, size * 8 // bits))
 
 
-def _column(values: Array) -> Array:
-    return values.reshape((len(values), 1))
-
-
 def _sub_blocks(values: Array, count: int) -> Array:
     return values.reshape((len(values), count, values.shape[1] // count))
 
@@ -197,12 +184,12 @@ def _sub_blocks(values: Array, count: int) -> Array:
 def _q4_0(blocks: Array) -> dict[str, Array]:
     # d * (q - 8): q - 8 in two's complement is q with its highest bit turned.
     qs = pack_bits(_elements(blocks["qs"], 4, 16) ^ 8, 4)
-    return {"d": _column(blocks["d"]), "qs": qs}
+    return {"d": blocks["d"], "qs": qs}
 
 
 def _q4_1(blocks: Array) -> dict[str, Array]:
     qs = pack_bits(_elements(blocks["qs"], 4, 16), 4)
-    return {"d": _column(blocks["d"]), "m": _column(blocks["m"]), "qs": qs}
+    return {"d": blocks["d"], "m": blocks["m"], "qs": qs}
 
 
 def _five_bits(blocks: Array) -> Array:
@@ -212,20 +199,20 @@ def _five_bits(blocks: Array) -> Array:
 
 def _q5_0(blocks: Array) -> dict[str, Array]:
     values = _five_bits(blocks).astype(np.int8) - np.int8(16)
-    return {"d": _column(blocks["d"]), **BlockScaledPackedLayout.pack(values, 5, signed=True)}
+    return {"d": blocks["d"], **BlockScaledPackedLayout.pack(values, 5, signed=True)}
 
 
 def _q5_1(blocks: Array) -> dict[str, Array]:
     planes = BlockScaledPackedLayout.pack(_five_bits(blocks), 5, signed=False)
-    return {"d": _column(blocks["d"]), "m": _column(blocks["m"]), **planes}
+    return {"d": blocks["d"], "m": blocks["m"], **planes}
 
 
 def _q8_0(blocks: Array) -> dict[str, Array]:
-    return {"d": blocks["d"][:, None], "qs": blocks["qs"]}
+    return {"d": blocks["d"], "qs": blocks["qs"]}
 
 
 def _iq4_nl(blocks: Array) -> dict[str, Array]:
-    return {"d": _column(blocks["d"]), "qs": pack_bits(_elements(blocks["qs"], 4, 16), 4)}
+    return {"d": blocks["d"], "qs": pack_bits(_elements(blocks["qs"], 4, 16), 4)}
 
 
 def _iq4_xs(blocks: Array) -> dict[str, Array]:
@@ -233,7 +220,7 @@ def _iq4_xs(blocks: Array) -> dict[str, Array]:
     low, high = _elements(blocks["scales_l"], 4, 1), _elements(blocks["scales_h"], 2, 1)
     scales = low | (high << np.uint8(4))
     return SuperBlockLookupScaled_4_6_Layout.pack(
-        _column(blocks["d"]),
+        blocks["d"],
         scales.astype(np.int8) - np.int8(32),
         _sub_blocks(_elements(blocks["qs"], 4, 16), 8),
     )
@@ -242,7 +229,7 @@ def _iq4_xs(blocks: Array) -> dict[str, Array]:
 def _mxfp4(blocks: Array) -> dict[str, Array]:
     # Half of 2**(e - 127), for elements that are twice theirs.
     scales = np.ldexp(np.float32(1), blocks["e"].astype(np.int32) - 128)
-    return {"d": _column(scales), "qs": pack_bits(_elements(blocks["qs"], 4, 16), 4)}
+    return {"d": scales, "qs": pack_bits(_elements(blocks["qs"], 4, 16), 4)}
 
 
 def _nvfp4(blocks: Array) -> dict[str, Array]:
@@ -273,7 +260,7 @@ def _trits(packed: Array, run: int, count: int) -> Array:
 
 def _ternary(blocks: Array, qs: Array) -> dict[str, Array]:
     planes = BlockScaledPackedLayout.pack(qs.astype(np.int8) - np.int8(1), 2, True, 1)
-    return {"d": _column(blocks["d"]), **planes}
+    return {"d": blocks["d"], **planes}
 
 
 def _tq1_0(blocks: Array) -> dict[str, Array]:
@@ -308,7 +295,7 @@ def _of_codebook(
     with np.errstate(invalid="ignore"):  # of a signaling NaN
         scale = d if divisor == 1 else d.astype(np.float32) / np.float32(divisor)
     return SuperBlockLookupScaled_4_6_Layout.pack(
-        _column(scale),
+        scale,
         scales.astype(np.int8) * np.int8(2) + np.int8(1),
         _sub_blocks(indices, count),
     )
@@ -327,42 +314,21 @@ def _signs_of_words(words: Array) -> Array:
 
 
 def _iq2_xs(blocks: Array) -> dict[str, Array]:
-    qs = blocks["qs"]
-    return _of_codebook(
-        blocks["d"],
-        8,
-        _elements(blocks["scales"], 4, 1),
-        codebook("IQ2_XS")[qs & 511],
-        even_signs(qs >> 9),
-    )
+    qs, scales = blocks["qs"], _elements(blocks["scales"], 4, 1)
+    return _of_codebook(blocks["d"], 8, scales, codebook("IQ2_XS")[qs & 511], even_signs(qs >> 9))
 
 
-def _iq2_s(blocks: Array) -> dict[str, Array]:
-    numbers = blocks["qs"] | (_elements(blocks["qh"], 2, 1).astype(np.uint16) << 8)
-    return _of_codebook(
-        blocks["d"],
-        8,
-        _elements(blocks["scales"], 4, 1),
-        codebook("IQ2_S")[numbers],
-        _elements(blocks["signs"], 1, 1),
-    )
+def _with_high_bits(name: str, bits: int, divisor: int, blocks: Array) -> dict[str, Array]:
+    """Planes of IQ2_S and IQ3_S: numbers with their high bits in ``qh``, and all signs."""
+    numbers = blocks["qs"] | (_elements(blocks["qh"], bits, 1).astype(np.uint16) << 8)
+    scales, signs = _elements(blocks["scales"], 4, 1), _elements(blocks["signs"], 1, 1)
+    return _of_codebook(blocks["d"], divisor, scales, codebook(name)[numbers], signs)
 
 
 def _iq3_xxs(blocks: Array) -> dict[str, Array]:
     words = blocks["scales"]
     magnitudes = codebook("IQ3_XXS")[blocks["qs"]]
     return _of_codebook(blocks["d"], 4, words >> 28, magnitudes, _signs_of_words(words))
-
-
-def _iq3_s(blocks: Array) -> dict[str, Array]:
-    numbers = blocks["qs"] | (_elements(blocks["qh"], 1, 1).astype(np.uint16) << 8)
-    return _of_codebook(
-        blocks["d"],
-        1,
-        _elements(blocks["scales"], 4, 1),
-        codebook("IQ3_S")[numbers],
-        _elements(blocks["signs"], 1, 1),
-    )
 
 
 _IQ1 = [8 * level + delta for delta in (1, -1) for level in (*LEVELS["IQ1_S"], 0, 0, 0, 0, 0)]
@@ -383,22 +349,15 @@ def _iq1_m(blocks: Array) -> dict[str, Array]:
     d = np.bitwise_or.reduce((words & 0xF000) >> np.array([12, 8, 4, 0], np.uint16), axis=1)
     scales = (words[..., None] >> (3 * np.arange(4, dtype=np.uint16))) & 7
     numbers = blocks["qs"] | ((qh & 7).astype(np.uint16) << 8)
-    return _of_codebook(
-        d.astype("<u2").view("<f2"),
-        8,
-        scales.reshape((len(blocks), 16)),
-        codebook("IQ1_M")[numbers],
-        np.repeat(qh >> 3, 8, axis=1),
-    )
+    magnitudes, signs = codebook("IQ1_M")[numbers], np.repeat(qh >> 3, 8, axis=1)
+    d, scales = d.astype("<u2").view("<f2"), scales.reshape((len(blocks), 16))
+    return _of_codebook(d, 8, scales, magnitudes, signs)
 
 
 def _q2_k(blocks: Array) -> dict[str, Array]:
+    scales, qs = blocks["scales"], _sub_blocks(_elements(blocks["qs"], 2, 32), 16)
     return SuperBlockOffsetScaled_2_4_Layout.pack(
-        _column(blocks["d"]),
-        blocks["scales"] & 15,
-        _sub_blocks(_elements(blocks["qs"], 2, 32), 16),
-        _column(blocks["dmin"]),
-        blocks["scales"] >> 4,
+        blocks["d"], scales & 15, qs, blocks["dmin"], scales >> 4
     )
 
 
@@ -408,201 +367,108 @@ def _q3_k(blocks: Array) -> dict[str, Array]:
     scales = _elements(low, 4, 8) | (_elements(high, 2, 4) << np.uint8(4))
     qs = _elements(blocks["qs"], 2, 32) | (_elements(blocks["hmask"], 1, 32) << np.uint8(2))
     return SuperBlockScaled_3_6_Layout.pack(
-        _column(blocks["d"]),
+        blocks["d"],
         scales.astype(np.int8) - np.int8(32),
         _sub_blocks(qs.astype(np.int8) - np.int8(4), 16),
     )
 
 
-def _scales_and_minimums(packed: Array) -> tuple[Array, Array]:
-    """The 8 scales and 8 minimums of 6 bits in the 12 bytes of Q4_K and Q5_K.
+def _with_minimums(layout: type[SuperBlockLayout], blocks: Array, qs: Array) -> dict[str, Array]:
+    """Planes of Q4_K and Q5_K, with 8 scales and 8 minimums of 6 bits in 12 bytes.
 
     Bytes 0 to 3 and 4 to 7 hold scales and minimums of the sub-blocks 0 to 3 in their low 6 bits.
     Of the sub-blocks 4 to 7, bytes 8 to 11 hold the low 4 bits, a scale below a minimum, and the
     high 2 bits are above those of the scale and the minimum four before.
     """
-    scales, minimums, low = packed[:, :4], packed[:, 4:8], packed[:, 8:]
-    return (
-        np.concatenate([scales & 63, (low & 15) | ((scales >> 6) << np.uint8(4))], axis=1),
-        np.concatenate([minimums & 63, (low >> 4) | ((minimums >> 6) << np.uint8(4))], axis=1),
+    scales, minimums, low = np.split(blocks["scales"], 3, axis=1)
+    scales = np.concatenate([scales & 63, (low & 15) | ((scales >> 6) << np.uint8(4))], axis=1)
+    minimums = np.concatenate(
+        [minimums & 63, (low >> 4) | ((minimums >> 6) << np.uint8(4))], axis=1
     )
+    return layout.pack(blocks["d"], scales, _sub_blocks(qs, 8), blocks["dmin"], minimums)
 
 
 def _q4_k(blocks: Array) -> dict[str, Array]:
-    scales, minimums = _scales_and_minimums(blocks["scales"])
-    return SuperBlockOffsetScaled_4_6_Layout.pack(
-        _column(blocks["d"]),
-        scales,
-        _sub_blocks(_elements(blocks["qs"], 4, 32), 8),
-        _column(blocks["dmin"]),
-        minimums,
-    )
+    return _with_minimums(SuperBlockOffsetScaled_4_6_Layout, blocks, _elements(blocks["qs"], 4, 32))
 
 
 def _q5_k(blocks: Array) -> dict[str, Array]:
-    scales, minimums = _scales_and_minimums(blocks["scales"])
     qs = _elements(blocks["qs"], 4, 32) | (_elements(blocks["qh"], 1, 32) << np.uint8(4))
-    return SuperBlockOffsetScaled_5_6_Layout.pack(
-        _column(blocks["d"]),
-        scales,
-        _sub_blocks(qs, 8),
-        _column(blocks["dmin"]),
-        minimums,
-    )
+    return _with_minimums(SuperBlockOffsetScaled_5_6_Layout, blocks, qs)
 
 
 def _q6_k(blocks: Array) -> dict[str, Array]:
     qs = _elements(blocks["ql"], 4, 64) | (_elements(blocks["qh"], 2, 32) << np.uint8(4))
     return SuperBlockScaled_6_8_Layout.pack(
-        _column(blocks["d"]), blocks["scales"], _sub_blocks(qs.astype(np.int8) - np.int8(32), 16)
+        blocks["d"], blocks["scales"], _sub_blocks(qs.astype(np.int8) - np.int8(32), 16)
     )
 
 
-def _fields(*fields: tuple[str, str, int]) -> np.dtype[Any]:
-    """A structure of fields: name, type, and count (0 for one alone)."""
-    return np.dtype([(name, kind, (n,)) if n else (name, kind) for name, kind, n in fields])
+def _type(
+    size: int,
+    fields: str,
+    layout: type[QuantizedLayout],
+    planes: Callable[[Array], dict[str, Array]],
+    metadata: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> GgmlBlockType:
+    """A type of blocks with fields ``name:type``: NumPy's types, with a count before them."""
+    block = np.dtype([tuple(field.split(":")) for field in fields.split()])
+    return GgmlBlockType(size, block, layout, planes, metadata or {}, **options)
 
 
 _TERNARY = {"bits": 2, "signed": True, "zero": 1}
-_D, _M, _DMIN = ("d", "<f2", 0), ("m", "<f2", 0), ("dmin", "<f2", 0)
 
 BLOCK_TYPES: dict[str, GgmlBlockType] = {
-    "Q4_0": GgmlBlockType(
-        32, _fields(_D, ("qs", "u1", 16)), BlockScaledI4Layout, _q4_0, {"signed": True}
+    "Q4_0": _type(32, "d:<f2 qs:16u1", BlockScaledI4Layout, _q4_0, {"signed": True}),
+    "Q4_1": _type(32, "d:<f2 m:<f2 qs:16u1", BlockScaledI4Layout, _q4_1, {"signed": False}),
+    "Q5_0": _type(
+        32, "d:<f2 qh:4u1 qs:16u1", BlockScaledPackedLayout, _q5_0, {"bits": 5, "signed": True}
     ),
-    "Q4_1": GgmlBlockType(
-        32, _fields(_D, _M, ("qs", "u1", 16)), BlockScaledI4Layout, _q4_1, {"signed": False}
-    ),
-    "Q5_0": GgmlBlockType(
-        32,
-        _fields(_D, ("qh", "u1", 4), ("qs", "u1", 16)),
-        BlockScaledPackedLayout,
-        _q5_0,
-        {"bits": 5, "signed": True},
-    ),
-    "Q5_1": GgmlBlockType(
-        32,
-        _fields(_D, _M, ("qh", "u1", 4), ("qs", "u1", 16)),
-        BlockScaledPackedLayout,
-        _q5_1,
+    "Q5_1": _type(
+        32, "d:<f2 m:<f2 qh:4u1 qs:16u1", BlockScaledPackedLayout, _q5_1,
         {"bits": 5, "signed": False},
     ),
-    "Q8_0": GgmlBlockType(
-        32, _fields(_D, ("qs", "i1", 32)), BlockScaledLayout, _q8_0, in_place=True
+    "Q8_0": _type(32, "d:<f2 qs:32i1", BlockScaledLayout, _q8_0, in_place=True),
+    "Q2_K": _type(
+        256, "scales:16u1 qs:64u1 d:<f2 dmin:<f2", SuperBlockOffsetScaled_2_4_Layout, _q2_k
     ),
-    "Q2_K": GgmlBlockType(
-        256,
-        _fields(("scales", "u1", 16), ("qs", "u1", 64), _D, _DMIN),
-        SuperBlockOffsetScaled_2_4_Layout,
-        _q2_k,
+    "Q3_K": _type(
+        256, "hmask:32u1 qs:64u1 scales:12u1 d:<f2", SuperBlockScaled_3_6_Layout, _q3_k
     ),
-    "Q3_K": GgmlBlockType(
-        256,
-        _fields(("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), _D),
-        SuperBlockScaled_3_6_Layout,
-        _q3_k,
+    "Q4_K": _type(
+        256, "d:<f2 dmin:<f2 scales:12u1 qs:128u1", SuperBlockOffsetScaled_4_6_Layout, _q4_k
     ),
-    "Q4_K": GgmlBlockType(
-        256,
-        _fields(_D, _DMIN, ("scales", "u1", 12), ("qs", "u1", 128)),
-        SuperBlockOffsetScaled_4_6_Layout,
-        _q4_k,
-    ),
-    "Q5_K": GgmlBlockType(
-        256,
-        _fields(_D, _DMIN, ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)),
-        SuperBlockOffsetScaled_5_6_Layout,
+    "Q5_K": _type(
+        256, "d:<f2 dmin:<f2 scales:12u1 qh:32u1 qs:128u1", SuperBlockOffsetScaled_5_6_Layout,
         _q5_k,
     ),
-    "Q6_K": GgmlBlockType(
-        256,
-        _fields(("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), _D),
-        SuperBlockScaled_6_8_Layout,
-        _q6_k,
+    "Q6_K": _type(256, "ql:128u1 qh:64u1 scales:16i1 d:<f2", SuperBlockScaled_6_8_Layout, _q6_k),
+    "IQ4_NL": _type(32, "d:<f2 qs:16u1", LookupBlockScaledLayout, _iq4_nl, {"table": _IQ4_NL}),
+    "IQ4_XS": _type(
+        256, "d:<f2 scales_h:2u1 scales_l:4u1 qs:128u1", SuperBlockLookupScaled_4_6_Layout,
+        _iq4_xs, {"table": _IQ4_NL},
     ),
-    "IQ4_NL": GgmlBlockType(
-        32, _fields(_D, ("qs", "u1", 16)), LookupBlockScaledLayout, _iq4_nl, {"table": _IQ4_NL}
-    ),
-    "IQ4_XS": GgmlBlockType(
-        256,
-        _fields(_D, ("scales_h", "u1", 2), ("scales_l", "u1", 4), ("qs", "u1", 128)),
-        SuperBlockLookupScaled_4_6_Layout,
-        _iq4_xs,
-        {"table": _IQ4_NL},
-    ),
-    "MXFP4": GgmlBlockType(
-        32,
-        _fields(("e", "u1", 0), ("qs", "u1", 16)),
-        LookupBlockScaledLayout,
-        _mxfp4,
-        {"table": _TWICE_E2M1},
-    ),
-    "NVFP4": GgmlBlockType(
-        64,
-        _fields(("scales", "u1", 4), ("qs", "u1", 32)),
-        LookupBlockScaledLayout,
-        _nvfp4,
-        {"table": _TWICE_E2M1},
+    "MXFP4": _type(32, "e:u1 qs:16u1", LookupBlockScaledLayout, _mxfp4, {"table": _TWICE_E2M1}),
+    "NVFP4": _type(
+        64, "scales:4u1 qs:32u1", LookupBlockScaledLayout, _nvfp4, {"table": _TWICE_E2M1},
         layout_blocks=4,
     ),
-    "TQ1_0": GgmlBlockType(
-        256,
-        _fields(("qs", "u1", 48), ("qh", "u1", 4), _D),
-        BlockScaledPackedLayout,
-        _tq1_0,
-        _TERNARY,
-    ),
-    "TQ2_0": GgmlBlockType(
-        256, _fields(("qs", "u1", 64), _D), BlockScaledPackedLayout, _tq2_0, _TERNARY
-    ),
-    "IQ1_S": GgmlBlockType(
-        256,
-        _fields(_D, ("qs", "u1", 32), ("qh", "<u2", 8)),
-        SuperBlockLookupScaled_4_6_Layout,
-        _iq1_s,
-        {"table": _IQ1},
-    ),
-    "IQ1_M": GgmlBlockType(
-        256,
-        _fields(("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)),
-        SuperBlockLookupScaled_4_6_Layout,
-        _iq1_m,
-        {"table": _IQ1},
-    ),
-    "IQ2_XXS": GgmlBlockType(
-        256,
-        _fields(_D, ("qs", "<u4", 16)),
-        SuperBlockLookupScaled_4_6_Layout,
-        _iq2_xxs,
-        {"table": _signed_table("IQ2_XXS")},
-    ),
-    "IQ2_XS": GgmlBlockType(
-        256,
-        _fields(_D, ("qs", "<u2", 32), ("scales", "u1", 8)),
-        SuperBlockLookupScaled_4_6_Layout,
-        _iq2_xs,
-        {"table": _signed_table("IQ2_XS")},
-    ),
-    "IQ2_S": GgmlBlockType(
-        256,
-        _fields(_D, ("qs", "u1", 32), ("signs", "u1", 32), ("qh", "u1", 8), ("scales", "u1", 8)),
-        SuperBlockLookupScaled_4_6_Layout,
-        _iq2_s,
-        {"table": _signed_table("IQ2_S")},
-    ),
-    "IQ3_XXS": GgmlBlockType(
-        256,
-        _fields(_D, ("qs", "u1", 64), ("scales", "<u4", 8)),
-        SuperBlockLookupScaled_4_6_Layout,
-        _iq3_xxs,
-        {"table": _signed_table("IQ3_XXS")},
-    ),
-    "IQ3_S": GgmlBlockType(
-        256,
-        _fields(_D, ("qs", "u1", 64), ("qh", "u1", 8), ("signs", "u1", 32), ("scales", "u1", 4)),
-        SuperBlockLookupScaled_4_6_Layout,
-        _iq3_s,
-        {"table": _signed_table("IQ3_S")},
-    ),
-}
+    "TQ1_0": _type(256, "qs:48u1 qh:4u1 d:<f2", BlockScaledPackedLayout, _tq1_0, _TERNARY),
+    "TQ2_0": _type(256, "qs:64u1 d:<f2", BlockScaledPackedLayout, _tq2_0, _TERNARY),
+    **{
+        name: _type(256, fields, SuperBlockLookupScaled_4_6_Layout, planes, {"table": table})
+        for name, fields, planes, table in (
+            ("IQ1_S", "d:<f2 qs:32u1 qh:8<u2", _iq1_s, _IQ1),
+            ("IQ1_M", "qs:32u1 qh:16u1 scales:4<u2", _iq1_m, _IQ1),
+            ("IQ2_XXS", "d:<f2 qs:16<u4", _iq2_xxs, _signed_table("IQ2_XXS")),
+            ("IQ2_XS", "d:<f2 qs:32<u2 scales:8u1", _iq2_xs, _signed_table("IQ2_XS")),
+            ("IQ2_S", "d:<f2 qs:32u1 signs:32u1 qh:8u1 scales:8u1",
+             functools.partial(_with_high_bits, "IQ2_S", 2, 8), _signed_table("IQ2_S")),
+            ("IQ3_XXS", "d:<f2 qs:64u1 scales:8<u4", _iq3_xxs, _signed_table("IQ3_XXS")),
+            ("IQ3_S", "d:<f2 qs:64u1 qh:8u1 signs:32u1 scales:4u1",
+             functools.partial(_with_high_bits, "IQ3_S", 1, 1), _signed_table("IQ3_S")),
+        )
+    },
+}  # fmt: skip
 """The types with blocks, by GGML's name."""

@@ -11,7 +11,7 @@ Source: "Direct quantization with sharktank", ``StaticScaledQuantizer``, ``Dynam
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +26,14 @@ from ..numerics.parameters import (
     StorageType,
     spread_blocks,
 )
-from .base import QuantizedLayout, integers_of
+from .base import integers_of
 from .scaled import BlockAffineLayout, BlockScaledLayout, TensorScaledLayout
 from .tensors import PlanarQuantizedTensor, PrimitiveTensor, QuantizerTensor
 
 STORAGE_DTYPES = ("int8", "uint8", "int16", "uint16", "int32")
 """The names of the dtypes that a quantizer stores."""
+_Quantizer = TypeVar("_Quantizer", bound="_ScaledQuantizer")
+
 _LEAST = 1e-6
 """The least greatest magnitude that a dynamic scale is computed from."""
 
@@ -65,6 +67,74 @@ class _ScaledQuantizer(QuantizerTensor):
         if self.block_size is not None:
             record["block_size"] = self.block_size
         return record
+
+    @classmethod
+    def _of_record(
+        cls: type[_Quantizer], name: str, record: Mapping[str, Any], **arguments: Any
+    ) -> _Quantizer:
+        """The quantizer with the granularity and storage of a record, and further arguments."""
+        try:
+            return cls(
+                axis=_integer(record, "axis"),
+                block_size=_integer(record, "block_size"),
+                dtype=_dtype(record.get("dtype")),
+                name=name,
+                **arguments,
+            )
+        except UsageError as error:
+            raise InputError(f"quantizer '{name}': {error.message}") from None
+
+    def _blocks(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The quantized axes and block sizes of a tensor."""
+        rank = len(shape)
+        if self.axis is not None:
+            if not -rank <= self.axis < rank:
+                raise UsageError(
+                    f"a quantizer has scales along axis {self.axis} of a tensor of rank {rank}"
+                )
+            return (self.axis % rank,), (1,)
+        if self.block_size is None:
+            return (), ()
+        if self.block_size < 1 or not rank or shape[-1] % self.block_size:
+            raise UsageError(
+                f"a tensor of shape {shape} has a last axis that blocks of {self.block_size} do "
+                "not divide"
+            )
+        return tuple(range(rank)), (*(1,) * (rank - 1), self.block_size)
+
+    def _parameters(
+        self, values: Array, scales: Array, offset: Array | None = None
+    ) -> QuantizationParameters:
+        """The parameters with which a tensor of values is quantized."""
+        axes, sizes = self._blocks(values.shape)
+        zero_points = np.zeros(scales.shape) if offset is None else offset
+        return QuantizationParameters(
+            StorageType.of_dtype(self.dtype),
+            ExpressedType.of_dtype(values.dtype),
+            axes,
+            sizes,
+            scales,
+            zero_points.astype(np.int64),
+        )
+
+    def _planar(self, stored: Array, d: Array, m: Array | None, name: str) -> PlanarQuantizedTensor:
+        """The tensor of storage values, with scales and offsets of the granularity."""
+        shape, stored = stored.shape, stored.astype(self.dtype)
+        if self.block_size is not None:
+            if m is not None and m.any():
+                sizes = [1] * (len(shape) - 1) + [self.block_size]
+                affine = BlockAffineLayout.of(stored, d, m, sizes, integers_of(stored))
+                return PlanarQuantizedTensor(affine, name)
+            blocks = stored.reshape((*shape[:-1], -1, self.block_size))
+            layout = BlockScaledLayout(shape, {"d": d[..., None], "qs": blocks})
+            return PlanarQuantizedTensor(layout, name)
+        if self.axis is not None:
+            spread = [1] * len(shape)
+            spread[self.axis] = -1
+            d, m = d.reshape(spread), None if m is None else m.reshape(spread)
+        return PlanarQuantizedTensor(
+            TensorScaledLayout(shape, {"d": d, "qs": stored, "m": m}), name
+        )
 
 
 class StaticScaledQuantizer(_ScaledQuantizer):
@@ -139,17 +209,21 @@ class StaticScaledQuantizer(_ScaledQuantizer):
                 beyond the storage type.
         """
         values, name = _values(tensor, name)
-        parameters = self._parameters(values)
+        axes, sizes = self._blocks(values.shape)
+        grid = tuple(values.shape[a] // s for a, s in zip(axes, sizes, strict=True))
+        if self.reciprocal_scale.shape != grid:
+            raise UsageError(
+                f"a quantizer has scales of the shape {self.reciprocal_scale.shape}, expected "
+                f"{grid} for a tensor of shape {values.shape}"
+            )
+        parameters = self._parameters(values, self.reciprocal_scale, self.offset)
         if not is_known(values):
             stored = self._traced(values, parameters)
         else:
             stored = quantize(values, parameters)
             if self.disable_saturate:
                 _check_range(values, parameters)
-        d, m = self.reciprocal_scale, self.offset
-        return PlanarQuantizedTensor(
-            _layout(values.shape, stored.astype(self.dtype), d, m, self.axis, self.block_size), name
-        )
+        return self._planar(stored, self.reciprocal_scale, self.offset, name)
 
     def _traced(self, values: Any, parameters: QuantizationParameters) -> Any:
         """`subquant.quantize` of a traced array, whose blocks are split off by a reshape."""
@@ -162,18 +236,6 @@ class StaticScaledQuantizer(_ScaledQuantizer):
             values = values.reshape((*whole[:-1], -1, self.block_size))
         cast = Cast(parameters.storage, parameters.expressed)
         return cast.quantize(values, d.reshape(shape), m.reshape(shape)).reshape(whole)
-
-    def _parameters(self, values: Array) -> QuantizationParameters:
-        axes, sizes = _blocks(values.shape, self.axis, self.block_size)
-        grid = tuple(values.shape[a] // s for a, s in zip(axes, sizes, strict=True))
-        if self.block_size is not None:
-            grid = (*values.shape[:-1], *grid[-1:])
-        if self.reciprocal_scale.shape != grid:
-            raise UsageError(
-                f"a quantizer has scales of the shape {self.reciprocal_scale.shape}, expected "
-                f"{grid} for a tensor of shape {values.shape}"
-            )
-        return _parameters(self.dtype, axes, sizes, self.reciprocal_scale, self.offset, values)
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -201,26 +263,14 @@ class StaticScaledQuantizer(_ScaledQuantizer):
                 f"quantizer '{name}' has the arrays {sorted(arrays)}, expected scale, rscale and "
                 "maybe offset"
             )
-        try:
-            return cls(
-                arrays["scale"],
-                arrays["rscale"],
-                arrays.get("offset"),
-                _integer(record, "axis"),
-                _integer(record, "block_size"),
-                _dtype(record.get("dtype")),
-                bool(record.get("disable_saturate", False)),
-                name,
-            )
-        except UsageError as error:
-            raise InputError(f"quantizer '{name}': {error.message}") from None
-
-    def with_name(self, name: str) -> StaticScaledQuantizer:
-        """The same scales under another name."""
-        return StaticScaledQuantizer(
-            self.scale, self.reciprocal_scale, self.offset, self.axis, self.block_size, self.dtype,
-            self.disable_saturate, name,
-        )  # fmt: skip
+        return cls._of_record(
+            name,
+            record,
+            scale=arrays["scale"],
+            reciprocal_scale=arrays["rscale"],
+            offset=arrays.get("offset"),
+            disable_saturate=bool(record.get("disable_saturate", False)),
+        )
 
 
 class DynamicScaledQuantizer(_ScaledQuantizer):
@@ -260,7 +310,7 @@ class DynamicScaledQuantizer(_ScaledQuantizer):
             UsageError: blocks that do not divide the last axis, or a value that is not finite.
         """
         values, name = _values(tensor, name)
-        axes, sizes = _blocks(values.shape, self.axis, self.block_size)
+        axes, _ = self._blocks(values.shape)
         if not np.isfinite(values).all():
             raise UsageError("a dynamic quantizer needs finite values, got an infinity or a NaN")
         magnitudes = np.abs(values).astype(np.float32)
@@ -273,10 +323,7 @@ class DynamicScaledQuantizer(_ScaledQuantizer):
             magnitudes = magnitudes.max(initial=0)
         greatest = np.float32(np.iinfo(self.dtype).max)
         d = (np.maximum(magnitudes, np.float32(_LEAST)) / greatest).astype(np.float32)
-        stored = quantize(values, _parameters(self.dtype, axes, sizes, d, None, values))
-        axis = axes[0] if self.axis is not None else None
-        layout = _layout(values.shape, stored.astype(self.dtype), d, None, axis, self.block_size)
-        return PlanarQuantizedTensor(layout, name)
+        return self._planar(quantize(values, self._parameters(values, d)), d, None, name)
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -290,19 +337,7 @@ class DynamicScaledQuantizer(_ScaledQuantizer):
         """Read `record`."""
         if arrays:
             raise InputError(f"quantizer '{name}' has the arrays {sorted(arrays)}, expected none")
-        try:
-            return cls(
-                _integer(record, "axis"),
-                _integer(record, "block_size"),
-                _dtype(record.get("dtype")),
-                name,
-            )
-        except UsageError as error:
-            raise InputError(f"quantizer '{name}': {error.message}") from None
-
-    def with_name(self, name: str) -> DynamicScaledQuantizer:
-        """The same under another name."""
-        return DynamicScaledQuantizer(self.axis, self.block_size, self.dtype, name)
+        return cls._of_record(name, record)
 
 
 def _values(tensor: Any, name: str) -> tuple[Any, str]:
@@ -312,39 +347,6 @@ def _values(tensor: Any, name: str) -> tuple[Any, str]:
         return tensor.astype(np.float32), name  # traced
     values = np.asarray(tensor)
     return (values if values.dtype == np.float64 else values.astype(np.float32)), name
-
-
-def _blocks(
-    shape: tuple[int, ...], axis: int | None, block_size: int | None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The quantized axes and block sizes of a tensor."""
-    rank = len(shape)
-    if axis is not None:
-        if not -rank <= axis < rank:
-            raise UsageError(f"a quantizer has scales along axis {axis} of a tensor of rank {rank}")
-        return (axis % rank,), (1,)
-    if block_size is None:
-        return (), ()
-    if block_size < 1 or not rank or shape[-1] % block_size:
-        raise UsageError(
-            f"a tensor of shape {shape} has a last axis that blocks of {block_size} do not divide"
-        )
-    return tuple(range(rank)), (*(1,) * (rank - 1), block_size)
-
-
-def _parameters(
-    dtype: np.dtype[Any],
-    axes: tuple[int, ...],
-    sizes: tuple[int, ...],
-    scales: Array,
-    offset: Array | None,
-    values: Array,
-) -> QuantizationParameters:
-    storage, expressed = StorageType.of_dtype(dtype), ExpressedType.of_dtype(values.dtype)
-    zero_points = np.zeros(scales.shape) if offset is None else offset
-    return QuantizationParameters(
-        storage, expressed, axes, sizes, scales, zero_points.astype(np.int64)
-    )
 
 
 def _check_range(values: Array, parameters: QuantizationParameters) -> None:
@@ -359,27 +361,6 @@ def _check_range(values: Array, parameters: QuantizationParameters) -> None:
             f"a value is beyond the range of {parameters.storage}, and the quantizer does not "
             "saturate"
         )
-
-
-def _layout(
-    shape: tuple[int, ...],
-    stored: Array,
-    d: Array,
-    m: Array | None,
-    axis: int | None,
-    block_size: int | None,
-) -> QuantizedLayout:
-    if block_size is not None:
-        if m is not None and m.any():
-            blocks_of = [1] * (len(shape) - 1) + [block_size]
-            return BlockAffineLayout.of(stored, d, m, blocks_of, integers_of(stored))
-        blocks = stored.reshape((*shape[:-1], -1, block_size))
-        return BlockScaledLayout(shape, {"d": d[..., None], "qs": blocks})
-    if axis is not None:
-        spread = [1] * len(shape)
-        spread[axis] = -1
-        d, m = d.reshape(spread), None if m is None else m.reshape(spread)
-    return TensorScaledLayout(shape, {"d": d, "qs": stored, "m": m})
 
 
 def _integer(record: Mapping[str, Any], key: str) -> int | None:

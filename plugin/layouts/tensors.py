@@ -14,9 +14,10 @@ Source: "Direct quantization with sharktank", ``InferenceTensor``.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ from ..errors import InputError
 from ..numerics.array_functions import Symbolic
 from ..numerics.element_types import AnyArray, Array
 from .base import QuantizedLayout, layout_class
+
+_Tensor = TypeVar("_Tensor", bound="InferenceTensor")
 
 TENSORS: dict[str, type[InferenceTensor]] = {}
 """The tensor classes that archives hold, by type name."""
@@ -62,9 +65,11 @@ class InferenceTensor(ABC):
     ) -> InferenceTensor:
         """Make a tensor of its record, with arrays by local name; InputError if they do not fit."""
 
-    @abstractmethod
-    def with_name(self, name: str) -> InferenceTensor:
+    def with_name(self: _Tensor, name: str) -> _Tensor:
         """The same tensor under another name."""
+        renamed = copy.copy(self)
+        renamed.name = name
+        return renamed
 
     @property
     def size_in_bytes(self) -> int:
@@ -104,10 +109,6 @@ class PrimitiveTensor(InferenceTensor):
             raise InputError(f"tensor '{name}' has the arrays {sorted(arrays)}, expected one")
         return cls(arrays[""], name)
 
-    def with_name(self, name: str) -> PrimitiveTensor:
-        """The same array under another name."""
-        return PrimitiveTensor(self.array, name)
-
 
 class QuantizedTensor(InferenceTensor):
     """A tensor whose arrays stand for reals; archives hold its planar form."""
@@ -129,6 +130,13 @@ class QuantizedTensor(InferenceTensor):
     def record(self) -> dict[str, Any]:
         """The record of the planar form."""
         return self.to_planar().record
+
+    @classmethod
+    def from_record(
+        cls, name: str, record: Mapping[str, Any], arrays: Mapping[str, Array]
+    ) -> QuantizedTensor:
+        """Make the planar form."""
+        return PlanarQuantizedTensor.from_record(name, record, arrays)
 
 
 class PlanarQuantizedTensor(QuantizedTensor):
@@ -180,10 +188,6 @@ class PlanarQuantizedTensor(QuantizedTensor):
         known = {key: keys[key] for key in kind.METADATA if key in keys}
         unread.finish("write the archive again without")
         return cls(kind(tuple(shape), arrays, known), name)
-
-    def with_name(self, name: str) -> PlanarQuantizedTensor:
-        """The same layout under another name."""
-        return PlanarQuantizedTensor(self.layout, name)
 
 
 class QuantizerTensor(InferenceTensor):

@@ -28,7 +28,6 @@ from ..layouts import (
     PlanarQuantizedTensor,
     PrimitiveTensor,
     QuantizedLayout,
-    QuantizedTensor,
     TensorScaledLayout,
 )
 from ..layouts.base import FLOAT_DTYPES
@@ -186,11 +185,10 @@ def _check_memory(tensor: InferenceTensor) -> None:
 
 
 def _is_weight(tensor: InferenceTensor) -> bool:
-    if isinstance(tensor, QuantizedTensor) or not isinstance(tensor, PrimitiveTensor):
+    if not isinstance(tensor, PrimitiveTensor):
         return False
-    return (
-        tensor.array.dtype.name in FLOAT_DTYPES and tensor.array.ndim >= 2 and tensor.array.size > 0
-    )
+    array = tensor.array
+    return array.dtype.name in FLOAT_DTYPES and array.ndim >= 2 and array.size > 0
 
 
 def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:

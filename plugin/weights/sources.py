@@ -87,9 +87,9 @@ def _dataset(properties: Mapping[str, Json], tensors: Mapping[str, InferenceTens
 class ImportedKind:
     """Tensors of one kind that were written."""
 
-    tensors: int = 0
-    elements: int = 0
-    bytes: int = 0
+    tensors: int
+    elements: int
+    bytes: int
 
 
 def import_weights(
@@ -111,19 +111,15 @@ def import_weights(
         UsageError: see `check_output`.
         InputError, UnsupportedError: see `open_weights` and `Dataset.save`.
     """
-    from .inspection import describe
+    from .inspection import WeightTensor, by_kind, describe, total_of
 
     check_output(source, output)
-    kinds: dict[str, ImportedKind] = {}
+    described: list[WeightTensor] = []
 
-    def count(number: int, total: int, tensor: InferenceTensor) -> None:
+    def record(number: int, total: int, tensor: InferenceTensor) -> None:
         if on_tensor is not None:
             on_tensor(number, total, tensor.name)
-        described = describe(tensor)
-        kind = kinds.setdefault(described.kind, ImportedKind())
-        kind.tensors += 1
-        kind.elements += described.elements
-        kind.bytes += described.bytes
+        described.append(describe(tensor))
 
-    open_weights(source).save(output, on_tensor=count)
-    return kinds
+    open_weights(source).save(output, on_tensor=record)
+    return {kind: ImportedKind(**total_of(group)) for kind, group in by_kind(described).items()}
