@@ -218,7 +218,10 @@ def _operation(
     name: str, names: Sequence[str], operands: Sequence[str], results: Sequence[str], opaque: bool
 ) -> str:
     row = PROGRAMS[name]
-    used, created = ([_element_text(t) for t in types] for types in (operands, results))
+    used, created = (
+        [re.sub(r"^tensor<(\d+x)*|>$", "", type_) for type_ in types]
+        for types in (operands, results)
+    )
     regions = [_region_text(kind, name, used, created, opaque) for kind in row.regions]
     in_brackets = f" ({', '.join(regions)})" if regions else ""
     taken_names = ", ".join(names)
@@ -234,11 +237,6 @@ def _type_text(short: str) -> str:
     if short.startswith("F"):
         return f"!stablehlo.future<tensor<{short[1:]}>>"
     return f"tensor<{short}>"
-
-
-def _element_text(type_: str) -> str:
-    """Return the element type of a tensor type."""
-    return re.sub(r"^tensor<(\d+x)*|>$", "", type_)
 
 
 def _region_text(

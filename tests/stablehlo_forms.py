@@ -103,11 +103,7 @@ def reduction(
     op: str = "add",
     name: str = "main",
 ) -> str:
-    """A reduction of an operand and an initial value.
-
-    Elements are those of the operand, the body and the result, shapes of the operand and the
-    result.
-    """
+    """A reduction; elements are of operand, body and result, shapes of operand and result."""
     source, total, result = elements
     text = f'"{operation}"(%0, %1) ({region(op, total)}) {{{attributes}}}'
     operands = [typed(shapes[0], source), source]
@@ -128,11 +124,7 @@ def select_and_scatter(
     shapes: tuple[Sequence[int], Sequence[int]],
     name: str = "main",
 ) -> str:
-    """Add sources to the first of the greatest elements of windows.
-
-    Elements are those of the operands, the body and the result, shapes of the operand and the
-    sources.
-    """
+    """Add sources to the first of the greatest elements of windows; elements as of reductions."""
     source, total, result = elements
     scalar = f"tensor<{source}>"
     text = f"""\"{operation}"(%0, %1, %2) ({{

@@ -198,7 +198,8 @@ def test_polling_threads_get_a_lower_priority(vulkan: Device) -> None:
     busy = {thread for thread, run in _run_times().items() if run > before.get(thread, run)}
     busy.discard(os.getpid())
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    lowered = {t for t in map(int, os.listdir("/proc/self/task")) if _priority(t) > own}
+    threads = map(int, os.listdir("/proc/self/task"))
+    lowered = {thread for thread in threads if os.getpriority(os.PRIO_PROCESS, thread) > own}
     assert opened.uri.startswith("vulkan")
     assert busy
     assert busy <= lowered
@@ -211,7 +212,3 @@ def _run_times() -> dict[int, int]:
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
         ticks[int(folder.name)] = int(fields[11]) + int(fields[12])
     return ticks
-
-
-def _priority(thread: int) -> int:
-    return os.getpriority(os.PRIO_PROCESS, thread)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ class RandomTensor:
         return Quantized(self.scale, self.zero_point)
 
 
+class Unsuitable(Exception):
+    """No tensor of the graph is an operand of an operator."""
+
+
 class Writer:
     """Adds operators to a graph of int8 tensors."""
 
@@ -44,9 +49,11 @@ class Writer:
         zero_point = like.zero_point if like else int(self.rng.integers(-60, 60))
         return self.fixed(shape, scale, zero_point)
 
-    def any(self, rank: int | None = None) -> RandomTensor | None:
+    def any(self, rank: int | None = None) -> RandomTensor:
         candidates = [each for each in self.tensors if rank is None or len(each.shape) == rank]
-        return candidates[int(self.rng.integers(0, len(candidates)))] if candidates else None
+        if not candidates:
+            raise Unsuitable
+        return candidates[int(self.rng.integers(0, len(candidates)))]
 
     def add(
         self, name: str, inputs: list[RandomTensor | int], result: RandomTensor, *options: str,
@@ -62,10 +69,10 @@ class Writer:
 
     # -- operators --------------------------------------------------------------------------------
 
-    def convolution(self) -> RandomTensor | None:
+    def convolution(self) -> RandomTensor:
         x = self.any(4)
-        if x is None or min(x.shape[1:3]) < 2:
-            return None
+        if min(x.shape[1:3]) < 2:
+            raise Unsuitable
         depthwise = self.rng.random() < 0.4
         channels = x.shape[3]
         features = channels if depthwise else int(self.rng.integers(1, 7))
@@ -84,19 +91,16 @@ class Writer:
             **({"depthMultiplier": 1} if depthwise else {}),
         )  # fmt: skip
 
-    def fully_connected(self) -> RandomTensor | None:
+    def fully_connected(self) -> RandomTensor:
         x = self.any(2)
-        if x is None:
-            return None
         depth, features = x.shape[1], int(self.rng.integers(2, 20))
         matrix, scale = add_weights(self.graph, self.rng, (features, depth), "int8", 0, 0)
         result = self.new((x.shape[0], features), scale * x.scale * 60 * math.sqrt(depth))
         return self.add("FULLY_CONNECTED", [x, matrix, -1], result, "FullyConnectedOptions",
                         fusedActivationFunction=self.activation())  # fmt: skip
 
-    def binary(self) -> RandomTensor | None:
+    def binary(self) -> RandomTensor:
         x = self.any()
-        assert x is not None
         candidates = [each for each in self.tensors if each.shape == x.shape]
         y = candidates[int(self.rng.integers(0, len(candidates)))]
         name = str(self.rng.choice(["ADD", "SUB", "MUL"]))
@@ -105,9 +109,8 @@ class Writer:
         return self.add(name, [x, y], result, f"{name.capitalize()}Options",
                         fusedActivationFunction=self.activation())  # fmt: skip
 
-    def unary(self) -> RandomTensor | None:
+    def unary(self) -> RandomTensor:
         x = self.any()
-        assert x is not None
         name = str(self.rng.choice(["RELU", "LOGISTIC", "TANH", "HARD_SWISH", "LEAKY_RELU",
                                     "QUANTIZE", "ABS", "SOFTMAX", "GELU"]))  # fmt: skip
         result = self.new(x.shape, x.scale)
@@ -126,18 +129,17 @@ class Writer:
         index = self.graph.tensor(shape, "int8", Quantized(scale, zero_point))
         return RandomTensor(index, shape, scale, zero_point)
 
-    def pool(self) -> RandomTensor | None:
+    def pool(self) -> RandomTensor:
         x = self.any(4)
-        if x is None or min(x.shape[1:3]) < 2:
-            return None
+        if min(x.shape[1:3]) < 2:
+            raise Unsuitable
         name = str(self.rng.choice(["AVERAGE_POOL_2D", "MAX_POOL_2D"]))
         result = self.new((x.shape[0], x.shape[1] - 1, x.shape[2] // 2, x.shape[3]), 0, x)
         return self.add(name, [x], result, "Pool2DOptions", padding=1, strideH=1, strideW=2,
                         filterHeight=2, filterWidth=2, fusedActivationFunction=0)  # fmt: skip
 
-    def reshape(self) -> RandomTensor | None:
+    def reshape(self) -> RandomTensor:
         x = self.any()
-        assert x is not None
         count = math.prod(x.shape)
         shape: tuple[int, ...] = (x.shape[0], count // x.shape[0])
         if len(x.shape) == 2:
@@ -145,10 +147,8 @@ class Writer:
             shape = (x.shape[0], side, 1, x.shape[1] // side)
         return self.add("RESHAPE", [x, self.graph.constant(shape)], self.new(shape, 0, x))
 
-    def moved(self) -> RandomTensor | None:
+    def moved(self) -> RandomTensor:
         x = self.any(4)
-        if x is None:
-            return None
         name = str(self.rng.choice(["TRANSPOSE", "PAD", "STRIDED_SLICE", "REVERSE_V2",
                                     "CONCATENATION", "RESIZE_NEAREST_NEIGHBOR",
                                     "RESIZE_BILINEAR"]))  # fmt: skip
@@ -178,13 +178,11 @@ class Writer:
             table = "Bilinear" if name == "RESIZE_BILINEAR" else "NearestNeighbor"
             options = {"options": f"Resize{table}Options", "version": 3}
         if math.prod(shape) > 4000:
-            return None
+            raise Unsuitable
         return self.add(name, inputs, self.new(shape, 0, x), **options)
 
-    def mean(self) -> RandomTensor | None:
+    def mean(self) -> RandomTensor:
         x = self.any(4)
-        if x is None:
-            return None
         result = self.new((x.shape[0], x.shape[3]), x.scale / 2)
         axes = self.graph.constant([1, 2])
         return self.add("MEAN", [x, axes], result, "ReducerOptions", keepDims=False)
@@ -194,16 +192,15 @@ def random_graph(seed: int) -> bytes:
     """A model of 3 to 12 operators; its outputs are the tensors that no operator takes."""
     rng = np.random.default_rng(seed)
     writer = Writer(rng)
-    kinds: list[Callable[[], RandomTensor | None]] = [
+    kinds: list[Callable[[], RandomTensor]] = [
         writer.convolution, writer.convolution, writer.fully_connected, writer.binary,
         writer.binary, writer.unary, writer.unary, writer.pool, writer.reshape, writer.moved,
         writer.moved, writer.mean,
     ]  # fmt: skip
     count = int(rng.integers(3, 13))
     while len(writer.tensors) - len(writer.inputs) < count:
-        tensor = kinds[int(rng.integers(0, len(kinds)))]()
-        if tensor is not None:
-            writer.tensors.append(tensor)
+        with contextlib.suppress(Unsuitable):
+            writer.tensors.append(kinds[int(rng.integers(0, len(kinds)))]())
     computed = writer.tensors[len(writer.inputs) :]
     used = {int(n) for op in writer.graph._operators for n in op.inputs}
     outputs = [each.index for each in computed if each.index not in used]
