@@ -36,7 +36,7 @@ from subquant.layouts import (
 )
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.layouts.lookup import LEVELS
-from subquant.numerics.array_functions import lookup, unpack_bits
+from subquant.numerics.array_functions import take, unpack_bits
 from subquant.numerics.casts import dequantize
 from subquant.numerics.packed_integers import PackedIntegers, pack_bits
 from subquant.numerics.parameters import ExpressedType, StorageType
@@ -337,7 +337,7 @@ def test_all_integers_of_a_field(field: PackedIntegers) -> None:
 
 def test_lookup_takes_entries() -> None:
     table = np.array([5, -7, 9], np.int8)
-    got = lookup(table, np.array([[2, 0], [1, 1]], np.uint8))
+    got = take(table, np.array([[2, 0], [1, 1]], np.uint8))
     assert got.dtype == np.int8
     assert got.tolist() == [[9, 5], [-7, -7]]
 

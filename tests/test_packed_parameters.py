@@ -38,7 +38,6 @@ from subquant.layouts import (
     QuantizedTensor,
     SuperBlockLayout,
 )
-from subquant.numerics.array_functions import concatenate
 from subquant.numerics.block_contraction import round_activations
 from subquant.numerics.element_types import AnyArray, ElementType
 from subquant.ops import linear
@@ -209,7 +208,7 @@ def test_vulkan_gemv_and_gemm_share_packed_weights(tmp_path: Path) -> None:
     tensor = weight("Q4_K", columns=600)
 
     def of_both(x: AnyArray, w: InferenceTensor) -> AnyArray:
-        return concatenate([linear(x[:1], w), linear(x, w)], 0)
+        return np.concatenate([linear(x[:1], w), linear(x, w)], 0)
 
     module = program([tensor], of_both, [([33, DEPTH], np.float32)])
     _, archive, text = compiled(module, plain([tensor], tmp_path), tmp_path, target="vulkan")

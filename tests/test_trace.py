@@ -23,10 +23,10 @@ from subquant.layouts import (
 )
 from subquant.numerics.array_functions import (
     divide_truncated,
-    lookup,
     over_time,
     repeat_while,
     rounded_product,
+    take,
 )
 from subquant.numerics.convolutions import contract
 from subquant.runtime import Device
@@ -142,7 +142,7 @@ FUNCTIONS: dict[str, tuple[Function, list[np.ndarray]]] = {
     "shapes": (lambda x: (x.T, x.transpose(1, 0, 2), x.reshape(-1, 4), x.reshape((6, 4)).T), [X]),
     "joins": (lambda x: (np.concatenate([x, X], 1), np.stack([x, -x], -1), np.repeat(x, 3, axis=1)),
               [X]),
-    "take": (lambda u: (lookup(np.arange(256, dtype=np.float32) ** 2, u), np.take(u, U[0] % 3, 1)),
+    "take": (lambda u: (take(np.arange(256, dtype=np.float32) ** 2, u), np.take(u, U[0] % 3, 1)),
              [U]),
     "sums of integers": (lambda q, u: (q.sum(-1, np.int32), u.sum((0, 2), np.int32, keepdims=True)),
                          [Q, U]),

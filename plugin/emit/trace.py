@@ -24,7 +24,7 @@ from ..numerics.element_types import AnyArray, ElementType
 from . import traced_functions  # noqa: F401 - registers the translations
 from .functions import write_function
 from .operation import mlir_type, tensor_type
-from .traced_arrays import ArrayForm, TracedArray, traced, traced_array
+from .traced_arrays import TracedArray, traced, traced_array
 
 __all__ = ["TracedArray", "trace", "traced"]
 
@@ -46,11 +46,7 @@ def trace(
         ]
 
         def body(values: Sequence[Value]) -> list[Value]:
-            inputs = [
-                ArrayForm(value).emitted(value, element)
-                for value, element in zip(values, elements, strict=True)
-            ]
-            results = function(*inputs)
+            results = function(*map(traced, values, elements))
             outputs = list(results) if isinstance(results, (tuple, list)) else [results]
             return [traced_array(output).value for output in outputs]
 

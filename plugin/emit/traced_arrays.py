@@ -46,15 +46,12 @@ def traced_array(value: AnyArray, dtype: DType | None = None) -> TracedArray:
     if isinstance(value, TracedArray):
         return value if dtype is None else value.astype(dtype)
     array = np.asarray(value, dtype)
-    element = ElementType.of_dtype(array.dtype)
-    constant = stablehlo.constant(array, mlir_type(element))
-    return ArrayForm(constant).emitted(constant, element)
+    return traced_constant(array, ElementType.of_dtype(array.dtype))
 
 
 def traced_constant(array: AnyArray, element: ElementType) -> TracedArray:
     """Return a constant of an element type."""
-    constant = stablehlo.constant(array, mlir_type(element))
-    return ArrayForm(constant).emitted(constant, element)
+    return traced(stablehlo.constant(array, mlir_type(element)), element)
 
 
 def traced(value: Value, element: ElementType | None = None) -> TracedArray:

@@ -19,10 +19,10 @@ from . import stablehlo, subquant
 from .operation import create, integers, like, mlir_type, tensor_type
 from .traced_arrays import (
     FUNCTIONS,
-    ArrayForm,
     TracedArray,
     checked_axis,
     result_dtype,
+    traced,
     traced_array,
     traced_constant,
 )
@@ -235,7 +235,7 @@ def _dequantize(
         mlir_type(expressed.element),
         *values[1:],
     )
-    return ArrayForm(real).emitted(real, expressed.element)
+    return traced(real, expressed.element)
 
 
 def _quantize(
@@ -255,14 +255,14 @@ def _quantize(
         ir.TypeAttr.get(any_type_of(storage, expressed)),
         mlir_type(storage.element),
     )
-    return ArrayForm(integers).emitted(integers, storage.element)
+    return traced(integers, storage.element)
 
 
 def _unpack_planes(low: AnyArray, bits: Sequence[int], high: AnyArray | None = None) -> TracedArray:
     """A ``subquant.unpack``."""
     planes = [traced_array(plane) for plane in (low, high) if plane is not None]
     integers = subquant.unpack([plane.value for plane in planes], bits)
-    return ArrayForm(integers).emitted(integers, planes[0].element)
+    return traced(integers, planes[0].element)
 
 
 def _attention(
@@ -308,7 +308,7 @@ def _choose(
     chosen = like(draft, results=types, take_bodies=True)
     draft.erase()
     return [
-        ArrayForm(result).emitted(result, value.element)
+        traced(result, value.element)
         for result, value in zip(chosen.results, branches[0], strict=True)
     ]
 
@@ -323,7 +323,7 @@ def _repeat_while(
 
     def inside(arguments: Sequence[Value]) -> list[TracedArray]:
         return [
-            ArrayForm(argument).emitted(argument, value.element)
+            traced(argument, value.element)
             for argument, value in zip(arguments, start, strict=True)
         ]
 
@@ -391,7 +391,6 @@ FUNCTIONS.update(
         convolutions.dilate: _dilate,
         array_functions.divide_truncated: _divide_truncated,
         array_functions.erf: _erf,
-        array_functions.lookup: _take,
         array_functions.over_time: _over_time,
         convolutions.pool: _pool,
         array_functions.put_slice: _put_slice,

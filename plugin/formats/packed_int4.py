@@ -42,7 +42,7 @@ from ..errors import InputError, Place, UnsupportedError
 from ..layouts.base import FLOAT_DTYPES
 from ..layouts.scaled import BlockAffineLayout
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor
-from ..numerics.array_functions import unpack_nibbles
+from ..numerics.array_functions import unpack_bits
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
 from .packed_settings import PackedInt4Form
@@ -264,7 +264,7 @@ def _groups(
 def _unpacked(words: Array) -> Array:
     """The 8 values of each word of the last axis, from the low bits on, as uint8."""
     little = np.ascontiguousarray(words.astype("<u4", copy=False))
-    values: Array = unpack_nibbles(little.view(np.uint8))
+    values: Array = unpack_bits(little.view(np.uint8), 4)
     return values
 
 

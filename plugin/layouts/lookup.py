@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core.requirements import require
 from ..errors import InputError
-from ..numerics.array_functions import lookup
+from ..numerics.array_functions import take
 from ..numerics.block_form import BlockForm
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import PackedIntegers, unpack_planes
@@ -44,7 +44,7 @@ def _check_table(layout: QuantizedLayout) -> None:
 
 def _entries(layout: QuantizedLayout, indices: Any) -> Any:
     """The entries of a layout's table as int8."""
-    return lookup(np.array(layout.metadata["table"], np.int8), indices)
+    return take(np.array(layout.metadata["table"], np.int8), indices)
 
 
 class LookupBlockScaledLayout(BlockScaledLayout):

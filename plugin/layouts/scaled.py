@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
-from ..numerics.array_functions import is_known, unpack_nibbles
+from ..numerics.array_functions import is_known, unpack_bits
 from ..numerics.block_form import BlockForm
 from ..numerics.element_types import AnyArray, Array
 from ..numerics.packed_integers import PLANE_BITS, PackedIntegers, plane_shapes
@@ -395,7 +395,7 @@ class BlockScaledI4Layout(BlockScaledLayout):
 
     def values(self) -> Any:
         """The storage values ``[..., K / B, B]`` as int8 or uint8."""
-        nibbles = unpack_nibbles(self.planes["qs"])
+        nibbles = unpack_bits(self.planes["qs"], 4)
         if not self.metadata["signed"]:
             return nibbles
         return ((nibbles ^ 8) - 8).astype(np.int8)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..numerics.array_functions import concatenate, put_slice
+from ..numerics.array_functions import put_slice
 from ..numerics.attention import attend
 from ..numerics.element_types import AnyArray
 from ..ops.layers import Embedding, RmsNorm
@@ -204,7 +204,7 @@ def rotate(x: AnyArray, tables: RotaryTables, rotation: Rotation) -> AnyArray:
         pairs, axis, signs = x[..., :size].reshape((*x.shape[:2], 2, half)), 2, signs[:, None]
         cosine, sine = (each[:, None, None, :] for each in tables)
     rotated = (pairs * cosine + np.flip(pairs, axis) * (sine * signs)).reshape((*x.shape[:2], size))
-    return concatenate([rotated, x[..., size:]], -1) if size < x.shape[2] else rotated
+    return np.concatenate([rotated, x[..., size:]], -1) if size < x.shape[2] else rotated
 
 
 def gelu(x: AnyArray) -> AnyArray:

@@ -10,13 +10,14 @@ import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ParamSpec
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from .element_types import F32, I32, AnyArray, ElementType
 
 _P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class Symbolic:
@@ -46,14 +47,20 @@ class Symbolic:
         """Answer a function of arrays."""
 
 
-def dispatched(function: Callable[_P, AnyArray]) -> Callable[_P, AnyArray]:
-    """Let a value of a program among the arguments answer the call, as it answers NumPy's."""
+def dispatched(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let a value of a program among the arguments answer the call, as it answers NumPy's.
+
+    The value may be in a list or tuple.
+    """
 
     @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> AnyArray:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         for argument in args:
-            if isinstance(argument, Symbolic):
-                return argument.__array_function__(call, (type(argument),), args, kwargs)
+            values = argument if isinstance(argument, (list, tuple)) else (argument,)
+            for value in values:
+                if isinstance(value, Symbolic):
+                    answer = value.__array_function__(call, (type(value),), args, kwargs)
+                    return answer  # type: ignore[no-any-return]
         return function(*args, **kwargs)
 
     return call
@@ -142,16 +149,6 @@ def tanh(x: AnyArray) -> AnyArray:
 # -- shapes and sums -------------------------------------------------------------------------------
 
 
-def concatenate(arrays: Sequence[AnyArray], axis: int = -1) -> AnyArray:
-    """Join arrays along an axis."""
-    return np.concatenate(list(arrays), axis=axis)
-
-
-def stack(arrays: Sequence[AnyArray], axis: int = -1) -> AnyArray:
-    """Join arrays along a new axis."""
-    return np.stack(list(arrays), axis=axis)
-
-
 @dispatched
 def divide_truncated(dividend: AnyArray, divisor: AnyArray) -> AnyArray:
     """Divide integers towards zero, as C++ does; divisors are not 0."""
@@ -177,12 +174,6 @@ def erf(value: AnyArray) -> AnyArray:
 def take(array: AnyArray, indices: AnyArray, axis: int = 0) -> AnyArray:
     """Return ``np.take`` for indices in range."""
     return np.take(array, indices, axis=axis)
-
-
-@dispatched
-def lookup(table: AnyArray, indices: AnyArray) -> AnyArray:
-    """The entry of a table (an array of one axis) for each index."""
-    return np.take(table, indices)
 
 
 @dispatched
@@ -245,6 +236,7 @@ def choose(
     return list(yes() if condition else no())
 
 
+@dispatched
 def repeat_while(
     condition: Callable[..., AnyArray],
     body: Callable[..., Sequence[AnyArray]],
@@ -254,17 +246,12 @@ def repeat_while(
 
     In a program, `values` keep their shapes and dtypes.
     """
-    for value in values:
-        if isinstance(value, Symbolic):
-            results = value.__array_function__(
-                repeat_while, (type(value),), (condition, body, values), {}
-            )
-            return list(results)
     while bool(condition(*values)):
         values = body(*values)
     return list(values)
 
 
+@dispatched
 def over_time(
     step: Callable[..., Sequence[AnyArray]],
     carried: Sequence[AnyArray],
@@ -281,12 +268,6 @@ def over_time(
         The final loop-carried values, and the first one after each step, stacked along a new first
         axis.
     """
-    for value in (*carried, *sequences):
-        if isinstance(value, Symbolic):
-            results = value.__array_function__(
-                over_time, (type(value),), (step, carried, sequences), {}
-            )
-            return results  # type: ignore[no-any-return]
     results = []
     for slices in zip(*sequences, strict=True):
         carried = step(*carried, *slices)
@@ -297,10 +278,7 @@ def over_time(
 def unpack_bits(packed: AnyArray, bits: int) -> AnyArray:
     """The values of 1, 2 or 4 bits in each byte of the last axis, the lowest first, as uint8."""
     count = 8 // bits
-    values = stack([(packed >> (bits * index)) & (2**bits - 1) for index in range(count)])
+    values = np.stack(
+        [(packed >> (bits * index)) & (2**bits - 1) for index in range(count)], axis=-1
+    )
     return values.reshape((*packed.shape[:-1], count * packed.shape[-1]))
-
-
-def unpack_nibbles(packed: AnyArray) -> AnyArray:
-    """Two 4-bit values for each byte of the last axis, the low one first, as uint8."""
-    return unpack_bits(packed, 4)

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from .array_functions import bits_of, convert, lookup, truncate
+from .array_functions import bits_of, convert, take, truncate
 from .element_types import F32, I32, AnyArray, Array
 
 
@@ -51,7 +51,7 @@ class SmallFloat:
 
     def decode(self, codes: AnyArray, dtype: npt.DTypeLike) -> AnyArray:
         """Codes as reals of a float type that holds them all."""
-        return lookup(self.table.astype(dtype), convert(codes, I32) & (2 * self.sign - 1))
+        return take(self.table.astype(dtype), convert(codes, I32) & (2 * self.sign - 1))
 
     def encode(self, reals: AnyArray, saturate: bool = True) -> AnyArray:
         """The nearest codes of f32 reals, ties to even, as uint8.
@@ -95,7 +95,7 @@ class PowerOfTwo:
         with np.errstate(over="ignore", under="ignore"):
             codes_ = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu)
             table = codes_.astype(np.float32).astype(dtype)
-        return lookup(table, convert(codes, I32) & 0xFF)
+        return take(table, convert(codes, I32) & 0xFF)
 
     def encode(self, reals: AnyArray, saturate: bool = True, mode: str = "up") -> AnyArray:
         """Return the codes of f32 magnitudes, as uint8.

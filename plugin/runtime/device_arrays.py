@@ -78,11 +78,7 @@ class DeviceArray:
     def dtype(self) -> DType:
         """The dtype of `numpy`: that of the storage if the array is quantized."""
         parameters = self.type.parameters
-        return (
-            element_type(self.type.element).dtype
-            if parameters is None
-            else (parameters.storage.dtype)
-        )
+        return parameters.storage.dtype if parameters else element_type(self.type.element).dtype
 
     @property
     def ndim(self) -> int:

@@ -27,10 +27,7 @@ class DirectCalls:
     again.
 
     Args:
-        device: the device.
-        parameters, results: those of the function.
-        entry: the entry points of the function.
-        weights: its prepacked weights; None for none.
+        weights: the prepacked weights of the function; None for none.
         invoke: runs a function with a list of arguments and a list for the results.
         error_of: converts an error of IREE's runtime.
     """

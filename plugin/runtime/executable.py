@@ -111,9 +111,7 @@ class Executable:
     def __getitem__(self, name: str) -> Function:
         """Return a function by name; UsageError if there is none."""
         if name not in self.functions:
-            raise UsageError(
-                f"no function is named {quoted(name)}; {expected_name(name, self.functions)}"
-            )
+            raise UsageError(_unknown_function(name, self.functions))
         return self.functions[name]
 
     def __getattr__(self, name: str) -> Function:
@@ -121,11 +119,12 @@ class Executable:
         if name in functions:
             function: Function = functions[name]
             return function
-        if name.startswith("_"):  # Python's own protocols
-            raise AttributeError(name)
-        raise AttributeError(
-            f"no function is named {quoted(name)}; {expected_name(name, functions)}"
-        )
+        is_protocol = name.startswith("_")  # of Python
+        raise AttributeError(name if is_protocol else _unknown_function(name, functions))
+
+
+def _unknown_function(name: str, known: Mapping[str, Function]) -> str:
+    return f"no function is named {quoted(name)}; {expected_name(name, known)}"
 
 
 def _check_target(functions: Sequence[PublicFunction], name: str, device: Device) -> None:

@@ -34,8 +34,6 @@ class PoolInvoker:
     """Calls functions on the caller's thread and wakes parked workers of a pool, which help.
 
     Args:
-        context: IREE's context.
-        pool: the worker pool.
         is_long: calls are long enough for parked workers to wake in time.
     """
 
@@ -54,8 +52,6 @@ class AsyncInvoker:
     """Calls functions that take fences, and waits for the device.
 
     Args:
-        context: IREE's context.
-        device: the device.
         async_external: the names of functions that take a fence to wait for and one to signal,
             which IREE compiles with ``--iree-execution-model=async-external``.
         entries: the asynchronous entry points of `subquant.iree_hooks.async_entries` by the names
@@ -103,7 +99,7 @@ def invoker_of(
 ) -> Invoker:
     """Return the invoker of an executable on a device, with a worker pool or without."""
     if pool is not None:
-        pool.join(device, context.invoke, control_block_setter(module))
+        pool.call(device, context.invoke, control_block_setter(module))
         is_long = any(
             each is None or each.nanoseconds > _MIN_NANOSECONDS_TO_WAKE_ALL for each in work
         )

@@ -35,7 +35,6 @@ class Call:
     """A call that is being made.
 
     Args:
-        device: the device.
         inputs, outputs: the capacity of the lists of arguments and results.
 
     Attributes:
@@ -99,7 +98,6 @@ class Parameter:
     """An argument of a compiled function.
 
     Args:
-        type_: its type.
         label: its name in errors.
         is_read_later: the program may read arrays after it has returned.
 
@@ -214,7 +212,6 @@ class Result:
     """A result of a compiled function.
 
     Args:
-        type_: its type.
         is_read_later: the program may read it after it has returned.
 
     Attributes:

@@ -22,9 +22,13 @@ import numpy as np
 from ..errors import EnvironmentProblem, ExecutionError, InputError, expected_name, quoted
 from ..numerics.element_types import BF16, Array, DType
 from .arguments import element_type
-from .cpu_affinity import physical_cores, yielding_to_waker
+from .cpu_affinity import (
+    list_threads,
+    lower_busy_threads,
+    physical_cores,
+    yielding_to_waker,
+)
 from .native_calls import is_forked
-from .polling_threads import list_threads, lower_busy_threads
 
 DEVICES = {"llvm-cpu": "local-task", "vulkan": "vulkan"}
 """Target names and IREE's device names; IREE's device URIs are accepted as well."""
@@ -107,7 +111,7 @@ class OpenDevice:
     """A device in use, until the last executable that is loaded on it is freed.
 
     Two threads of IREE poll while Mesa's software Vulkan device is open
-    (`subquant.runtime.polling_threads`): no program should be compiled at this time.
+    (`subquant.runtime.cpu_affinity`): no program should be compiled at this time.
 
     Args:
         uri: IREE's URI of the device.

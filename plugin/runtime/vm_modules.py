@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import re
@@ -25,15 +26,11 @@ _PAGE_BYTES = 1 << 21
 _MIN_BYTES = 2 * _PAGE_BYTES
 """The size of data from which on large pages pay: less fits the caches of a processor."""
 
-_vm_instance: Any = None
 
-
+@functools.cache
 def vm_instance() -> Any:
     """Return the virtual machine of this process."""
-    global _vm_instance
-    if _vm_instance is None:
-        _vm_instance = iree_runtime().VmInstance()
-    return _vm_instance
+    return iree_runtime().VmInstance()
 
 
 def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any]:
@@ -256,10 +253,9 @@ def _signature_of_declaration(declaration: str) -> Signature | None:
     inputs = _DECLARED.findall(head.partition("(")[2])
     outputs = _DECLARED.findall(tail) if arrow else []
     values = [[_declared_value(text.strip()) for text in side] for side in (inputs, outputs)]
-    if any(value is None for side in values for value in side):
-        return None
-    complete = [tuple(value for value in side if value is not None) for side in values]
-    return Signature(complete[0], complete[1])
+    known = [tuple(value for value in side if value is not None) for side in values]
+    is_complete = list(map(len, known)) == list(map(len, values))
+    return Signature(known[0], known[1]) if is_complete else None
 
 
 def _declared_value(text: str) -> ValueType | None:

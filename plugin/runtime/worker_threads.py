@@ -142,10 +142,6 @@ class WorkerPool:
         """The number of workgroups that workers, not callers, have computed."""
         return int(self._control_block[WORDS["done"]])
 
-    def join(self, device: OpenDevice, invoke: Any, setter: Any) -> None:
-        """Let this pool run a program from now on; `setter` takes the control block."""
-        self._call(device, invoke, setter)
-
     def wake(self) -> None:
         """Wake the parked workers if the policy says so; it takes 5 us, without a wait."""
         if self._policy.should_wake(time.perf_counter_ns()):
@@ -193,7 +189,7 @@ class WorkerPool:
             if is_first:
                 self._measure_looks(device, context.invoke, entry)
                 self._is_ready.set()
-            self._call(device, context.invoke, entry)
+            self.call(device, context.invoke, entry)
             while not self._control_block[WORDS["stop"]]:
                 parked_at = time.perf_counter_ns()
                 worker = threading.get_native_id(), wake_up
@@ -204,7 +200,7 @@ class WorkerPool:
                 self._policy.record_parking(time.perf_counter_ns() - parked_at)
                 self._set_spin_budget(self._policy.spin_nanoseconds)
                 computed = self.computed_workgroups
-                self._call(device, context.invoke, entry)
+                self.call(device, context.invoke, entry)
                 was_vain = was_woken and self.computed_workgroups == computed
                 self._policy.record_wake_up(time.perf_counter_ns(), was_vain=was_vain)
         except Exception:  # any error of IREE: no thread waits for this one
@@ -237,7 +233,7 @@ class WorkerPool:
         for _ in range(_TRIALS):
             self._control_block[WORDS["spin_budget"]] = _TRIAL_LOOKS
             start = time.perf_counter_ns()
-            self._call(device, invoke, entry)
+            self.call(device, invoke, entry)
             best = min(best, time.perf_counter_ns() - start)
         self._looks_per_nanosecond = _TRIAL_LOOKS / max(best, 1)
         self._set_spin_budget(_SPIN_NANOSECONDS)
@@ -247,8 +243,11 @@ class WorkerPool:
         looks = max(1, int(nanoseconds * self._looks_per_nanosecond))
         self._control_block[WORDS["spin_budget"]] = looks
 
-    def _call(self, device: OpenDevice, invoke: Any, function: Any) -> None:
-        """Call a function with the control block."""
+    def call(self, device: OpenDevice, invoke: Any, function: Any) -> None:
+        """Call a function with the control block, such as that which lets this pool run a program.
+
+        From then on the pool runs it.
+        """
         runtime = iree_runtime()
         pushed, popped = runtime.VmVariantList(1), runtime.VmVariantList(1)
         pushed.push_ref(device.view_of_memory(self._control_block, "i64"))

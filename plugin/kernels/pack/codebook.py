@@ -23,7 +23,7 @@ from ...emit.constant_values import bytes_of, constant_elements
 from ...emit.gathers import AxisGather
 from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import reshape_source
-from ...numerics.array_functions import lookup
+from ...numerics.array_functions import take
 from ...numerics.element_types import U8, AnyArray
 from ...numerics.packed_integers import unpack_planes
 
@@ -90,7 +90,7 @@ class Codebook:
 
     def entries(self, offset: int, module_globals: ModuleGlobals) -> AnyArray:
         """Return the integers plus an offset of 0 or 128, uint8."""
-        return lookup(np.array(self.shifted(offset), U8.dtype), self.indices(module_globals))
+        return take(np.array(self.shifted(offset), U8.dtype), self.indices(module_globals))
 
 
 def _producer(value: Value) -> Operation | None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...numerics.array_functions import concatenate
 from ...numerics.element_types import AnyArray
 from ..conv_geometry import ConvGeometry
 
@@ -70,4 +69,4 @@ class KRuns:
         n, last = rows.shape[0], (self.pieces - 1) * self.piece
         runs = rows.reshape((n, rows.shape[1] // self.length, self.length))
         before = np.pad(runs[:, :, :last], [(0, 0), (0, 0), (0, overlap)])
-        return concatenate([before, runs[:, :, last:]], 2).reshape((n, self.depth))
+        return np.concatenate([before, runs[:, :, last:]], 2).reshape((n, self.depth))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ....numerics.array_functions import lookup
+from ....numerics.array_functions import take
 from ....numerics.element_types import AnyArray, Array, DType
 from .requantization import checked_log2, round_half_away
 
@@ -84,8 +84,8 @@ def interpolate(table: Array, values: AnyArray) -> AnyArray:
     """Look up 16-bit integers (as int32) in an `interpolation_table`."""
     index = (values >> 7) + 256
     slopes = np.diff(table.astype(np.int32)).astype(np.int16).astype(np.int32)
-    rise = (lookup(slopes, index) * (values & 127) + 64) >> 7
-    return lookup(table[:-1].astype(np.int32), index) + rise
+    rise = (take(slopes, index) * (values & 127) + 64) >> 7
+    return take(table[:-1].astype(np.int32), index) + rise
 
 
 _SIGMOID_ENTRIES_PER_UNIT = 24
@@ -124,8 +124,8 @@ def _sigmoid(position: AnyArray, bits: int, greatest: int) -> AnyArray:
     """Interpolate between entries of `_SIGMOIDS`, with `bits` more fractional bits."""
     index = position >> bits
     bounded = np.minimum(index, 254)
-    rise = (position & ((1 << bits) - 1)) * lookup(np.diff(_SIGMOIDS), bounded)
-    result = (lookup(_SIGMOIDS[:-1], bounded) << bits) + rise
+    rise = (position & ((1 << bits) - 1)) * take(np.diff(_SIGMOIDS), bounded)
+    result = (take(_SIGMOIDS[:-1], bounded) << bits) + rise
     return np.where(index >= 255, greatest, result)
 
 

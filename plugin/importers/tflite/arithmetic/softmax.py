@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....numerics.array_functions import convert, lookup
+from ....numerics.array_functions import convert, take
 from ....numerics.element_types import I32, I64, AnyArray, Array, DType
 from ....numerics.fixed_point import apply_scale, divide_by_power, high_product
 from .fixed_point_functions import exponential_of_negatives, leading_zeros, logarithm, reciprocal
@@ -53,7 +53,7 @@ class _Exponentials:
         """Sum exponentials along the last axis: int64 with 19 fractional bits."""
         shifted = divide_by_power(self.values, np.int64(_SUM_INTEGER_BITS))
         addends = np.where(self.is_nonzero, shifted, 0)
-        return convert(lookup(addends.astype(np.int32), index), I64).sum(axis=-1, keepdims=True)
+        return convert(take(addends.astype(np.int32), index), I64).sum(axis=-1, keepdims=True)
 
 
 def _exponentials(scale: float, beta: float) -> _Exponentials:
@@ -86,7 +86,7 @@ def softmax(values: AnyArray, scale: float, beta: float, dtype: DType) -> AnyArr
     table = _exponentials(scale, beta)
     index = _index_below_greatest(values)
     nonzero = np.where(table.is_nonzero, table.values, 0).astype(np.int32)
-    exponentials = convert(lookup(nonzero, index), I64)
+    exponentials = convert(take(nonzero, index), I64)
     inverse, shift = reciprocal(table.sum_last_axis(index))
     info = np.iinfo(dtype)
     shift = shift + (_SUM_INTEGER_BITS - info.bits)
@@ -107,7 +107,7 @@ def log_softmax(values: AnyArray, scale: float, dtype: DType) -> AnyArray:
     log_of_sum = logarithm(table.sum_last_axis(index))
     inverse = (1 << (31 - table.exponent)) / np.float64(table.multiplier)
     bound = rescale_by(log_of_sum - (1 << 31), *multiplier_and_exponent(inverse))
-    rescaled = convert(lookup(table.rescaled.astype(np.int32), index), I64)
+    rescaled = convert(take(table.rescaled.astype(np.int32), index), I64)
     info = np.iinfo(dtype)
     result = rounding_right_shift(rescaled - log_of_sum, 22) + int(info.max)
     is_above = index - 255 > np.maximum(convert(bound, I32), table.min_difference - 1)

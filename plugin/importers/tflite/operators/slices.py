@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import convert, lookup, put_slice, take_slice
+from ....numerics.array_functions import convert, put_slice, take, take_slice
 from ....numerics.element_types import I32, AnyArray
 from ..arithmetic.requantization import round_half_away
 from ..call import Call, importer
@@ -35,7 +35,7 @@ def _requantized(call: Call, operand: Operand) -> AnyArray:
     bias = np.float32(-x.zero_point) * scale
     table = round_half_away(np.arange(256, dtype=np.float32) * scale + bias).astype(np.int64)
     table = np.clip(table + y.zero_point, 0, 255).astype(np.uint8)
-    return lookup(table, convert(operand.value, I32))
+    return take(table, convert(operand.value, I32))
 
 
 @importer("CONCATENATION")

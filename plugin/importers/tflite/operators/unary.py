@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import convert, lookup, rounded_product
+from ....numerics.array_functions import convert, rounded_product, take
 from ....numerics.element_types import I32, I64, AnyArray, Array, ElementType
 from ....numerics.fixed_point import apply_scale
 from ..arithmetic.fixed_point_functions import inverse_square_root
@@ -42,7 +42,7 @@ def apply_by_table(call: Call, function: Callable[[Array], Array]) -> AnyArray:
     if dtype.itemsize != 1:
         raise call.unsupported_type(operand)
     index = convert(operand.value, I32) - int(np.iinfo(dtype).min)
-    return lookup(lookup_table(function, *parameters, dtype), index)
+    return take(lookup_table(function, *parameters, dtype), index)
 
 
 def tabulate_storage(call: Call, function: Callable[[Array], Array], max_bits: int = 8) -> AnyArray:
@@ -54,7 +54,7 @@ def tabulate_storage(call: Call, function: Callable[[Array], Array], max_bits: i
         raise call.unsupported_type(operand)
     centered = np.arange(int(info.min), int(info.max) + 1, dtype=np.int64) - x.zero_point
     table = np.clip(function(centered) + y.zero_point, info.min, info.max).astype(info.dtype)
-    return lookup(table, convert(operand.value, I32) - int(info.min))
+    return take(table, convert(operand.value, I32) - int(info.min))
 
 
 @importer("ABS")
