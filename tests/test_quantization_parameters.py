@@ -130,12 +130,10 @@ def test_arrays_are_copied_and_frozen():
     scales, zero_points = np.ones(3), np.zeros(3, np.int64)
     subject = QuantizationParameters(I8, F32, (0,), (1,), scales, zero_points)
     scales[0], zero_points[0] = 9, 9
-    assert subject.scales[0] == 1
-    assert subject.zero_points[0] == 0
-    with pytest.raises(ValueError, match="read-only"):
-        subject.scales[0] = 2
-    with pytest.raises(ValueError, match="read-only"):
-        subject.zero_points[0] = 2
+    for array, first in ((subject.scales, 1), (subject.zero_points, 0)):
+        assert array[0] == first
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 2
 
 
 def test_scales_are_rounded_to_the_expressed_type():

@@ -193,28 +193,26 @@ def test_functions_that_dequantize_are_inlined() -> None:
 
 
 def test_other_functions_are_not_inlined() -> None:
-    text = NESTED.replace("xi8>", "xf32>").replace("(tensor<8x6xf32>) ->", "(tensor<8x6xf32>) ->")
+    text = NESTED.replace("xi8>", "xf32>")
     assert raised(text)[0] == str(parse_text(text, create_context()))
 
 
 def test_an_integer_weight_without_a_scale_is_one_of_a_contraction_only() -> None:
-    text = """
-func.func @main(%x: tensor<4x8xf32>, %q: tensor<6x8xi8>) -> (tensor<4x6xf32>, tensor<8x6xf32>) {
+    def text(operands: str, dims: str, types: str, result: str) -> str:
+        return f"""
+func.func @main(%x: tensor<4x8xf32>, %q: tensor<6x8xi8>) -> ({result}, tensor<8x6xf32>) {{
   %c = stablehlo.convert %q : (tensor<6x8xi8>) -> tensor<6x8xf32>
   %t = stablehlo.transpose %c, dims = [1, 0] : (tensor<6x8xf32>) -> tensor<8x6xf32>
-  %y = stablehlo.dot_general %x, %t, contracting_dims = [1] x [0]
-      : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
-  return %y, %t : tensor<4x6xf32>, tensor<8x6xf32>
-}
+  %y = stablehlo.dot_general {operands}, contracting_dims = {dims} : ({types}) -> {result}
+  return %y, %t : {result}, tensor<8x6xf32>
+}}
 """
-    after, _ = raised(text, "raise-dequantization,fuse-block-contractions")
+
+    x, weight = "tensor<4x8xf32>", "tensor<8x6xf32>"
+    right = text("%x, %t", "[1] x [0]", f"{x}, {weight}", "tensor<4x6xf32>")
+    after, _ = raised(right, "raise-dequantization,fuse-block-contractions")
     assert after.count("subquant.block_contraction") == 1
-    left = text.replace(
-        "%x, %t, contracting_dims = [1] x [0]", "%t, %x, contracting_dims = [1] x [0]"
-    )
-    left = left.replace("(tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>",
-                        "(tensor<8x6xf32>, tensor<4x8xf32>) -> tensor<4x6xf32>")  # fmt: skip
-    left = left.replace("[1] x [0]", "[0] x [1]").replace("tensor<4x6xf32>", "tensor<6x4xf32>")
+    left = text("%t, %x", "[0] x [1]", f"{weight}, {x}", "tensor<6x4xf32>")
     assert "subquant" not in raised(left)[0]
 
 

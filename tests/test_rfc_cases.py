@@ -203,9 +203,8 @@ def test_case_2_extents_that_do_not_fit(
 
 def test_upstreams_casts_refuse_both_types() -> None:
     """Why these cases are written with ``subquant.qcast``."""
-    ranked = MODULE.replace("subquant.", "quant.").split("func.func @q2")[0]
+    ranked, _, unranked = MODULE.replace("subquant.", "quant.").partition("func.func @q2")
     with pytest.raises((ParseError, VerificationError), match=r"scales|rank"):
         subquant.compile(ranked)
-    unranked = "func.func @q2" + MODULE.replace("subquant.", "quant.").split("func.func @q2")[1]
     with pytest.raises((ParseError, VerificationError), match="rank"):
-        subquant.compile(unranked)
+        subquant.compile("func.func @q2" + unranked)

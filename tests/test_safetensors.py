@@ -324,32 +324,25 @@ def test_what_is_no_file_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "repeated", "expected"),
+    ("start", "repeated", "end", "expected"),
     [
-        (b'{"a":{"shape":[', b"[],", "EOF while parsing a value"),
-        (b'{"a', b"\\n", "EOF while parsing a string"),
-        (b'{"', b'a":"b","', "EOF while parsing a string"),
-        (b"{" + b" " * 99, b"\n", "EOF while parsing an object"),
+        (b'{"a":{"shape":[', b"[],", b"", "EOF while parsing a value"),
+        (b'{"a', b"\\n", b"", "EOF while parsing a string"),
+        (b'{"', b'a":"b","', b"", "EOF while parsing a string"),
+        (b"{" + b" " * 99, b"\n", b"", "EOF while parsing an object"),
+        # A key of a later version, which the library skips, with 11 million values.
+        (b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"x":[[]', b",[]", b"]}}",
+         r"header has \d+ values, expected at most 8000000"),
     ],
-    ids=["lists", "escapes", "keys", "spaces"],
-)
+    ids=["lists", "escapes", "keys", "spaces", "skipped"],
+)  # fmt: skip
 def test_a_long_wrong_header_takes_bounded_memory(
-    folder: Path, start: bytes, repeated: bytes, expected: str
+    folder: Path, start: bytes, repeated: bytes, end: bytes, expected: str
 ) -> None:
     """A header of 32 MB; as Python's lists it would take 1 GB."""
-    path = _write(folder, _file(start + repeated * ((32 << 20) // len(repeated))))
+    path = _write(folder, _file(start + repeated * ((32 << 20) // len(repeated)) + end))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match=expected):
-        read_safetensors(path)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 640 << 10  # in kB
-
-
-def test_what_the_library_skips_takes_bounded_memory(folder: Path) -> None:
-    """A key of a later version with 11 million values, which Python would hold in 1 GB."""
-    header = b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"x":[[]' + b",[]" * (11 << 20)
-    path = _write(folder, _file(header + b"]}}"))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(InputError, match=r"header has \d+ values, expected at most 8000000"):
         read_safetensors(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 640 << 10  # in kB
 

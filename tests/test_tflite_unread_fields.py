@@ -14,16 +14,7 @@ from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.importers.tflite import Interpreter, inspection, write_module
 from subquant.importers.tflite.reading.model import read_tflite
-from tflite_builder import (
-    Graph,
-    Quantized,
-    assign,
-    f32,
-    file_of,
-    one_operator,
-    read_object,
-    schema,
-)
+from tflite_builder import Graph, Quantized, assign, f32, file_of, one_operator, read_object, schema
 from tflite_custom_cases import flexbuffer
 from tflite_recurrent_cases import CASES as RECURRENT
 

@@ -52,21 +52,10 @@ def _batch_to_space(x: Array) -> Array:
     return whole[:, :, 1:-2]
 
 
-def _update(x: Array, part: Array) -> Array:
-    result = x.copy()
-    result[1:3, 2:5] = part
-    return result
-
-
-def _dilate(x: Array, fill: Array) -> Array:
-    result = np.full((4, 13), fill)
-    result[:, ::3] = x
-    return result
-
-
-def _edges(x: Array, fill: Array) -> Array:
-    result = np.full((1 + 2 * 4 - 1, 5), fill)
-    result[1::2] = x
+def _filled(shape: Any, fill: Array, index: Any, values: Array) -> Array:
+    """Values at an index of an array of fills."""
+    result = np.full(shape, fill)
+    result[index] = values
     return result
 
 
@@ -80,12 +69,6 @@ def _reversed(x: Array) -> Array:
     )
 
 
-def _dense(values: Array, other: Array) -> Array:
-    result = np.full(7, other)
-    result[[1, 4, 6]] = values
-    return result
-
-
 _POSITIONS = _int32([0, 2], [1, 1])
 _CONDITION = np.array([True, False, True, True])
 
@@ -96,8 +79,10 @@ DATA_MOVEMENT: dict[str, MoveOp] = {
     "CONCATENATION": MoveOp([(2, 3), (2, 4), (2, 1)], lambda *x: np.concatenate(x, 1),
                            "ConcatenationOptions", {"axis": 1}),
     "DEPTH_TO_SPACE": MoveOp([IMAGES], _depth_to_space, "DepthToSpaceOptions", {"blockSize": 2}),
-    "DILATE": MoveOp([(4, 5), _int32(1, 3), ()], _dilate),
-    "DYNAMIC_UPDATE_SLICE": MoveOp([(4, 6), (2, 3), _int32(1, 2)], _update),
+    "DILATE": MoveOp([(4, 5), _int32(1, 3), ()],
+                    lambda x, fill: _filled((4, 13), fill, np.s_[:, ::3], x)),
+    "DYNAMIC_UPDATE_SLICE": MoveOp([(4, 6), (2, 3), _int32(1, 2)],
+                                  lambda x, part: _filled((4, 6), x, np.s_[1:3, 2:5], part)),
     "EMBEDDING_LOOKUP": MoveOp([_int32(2, 0, 1, 2), (3, 5)], lambda x: x[[2, 0, 1, 2]]),
     "EXPAND_DIMS": MoveOp([(4, 6), _int32(1)], lambda x: x[:, None]),
     "FILL": MoveOp([_int32(2, 3), ()], lambda x: np.full((2, 3), x)),
@@ -126,13 +111,15 @@ DATA_MOVEMENT: dict[str, MoveOp] = {
     "SLICE": MoveOp([(4, 5), _int32(1, 2), _int32(2, -1)], lambda x: x[1:3, 2:]),
     "SPACE_TO_BATCH_ND": MoveOp([IMAGES, _int32(2, 2), _int32([0, 0], [1, 1])], _space_to_batch),
     "SPACE_TO_DEPTH": MoveOp([IMAGES], _space_to_depth, "SpaceToDepthOptions", {"blockSize": 2}),
-    "SPARSE_TO_DENSE": MoveOp([_int32(1, 4, 6), _int32(7), (3,), ()], _dense),
+    "SPARSE_TO_DENSE": MoveOp([_int32(1, 4, 6), _int32(7), (3,), ()],
+                             lambda values, other: _filled(7, other, [1, 4, 6], values)),
     "SPLIT": MoveOp([_int32(1)[0], (3, 6)], lambda x: np.split(x, 3, 1), "SplitOptions",
                    {"numSplits": 3}),
     "SPLIT_V": MoveOp([(3, 6), _int32(1, 5), _int32(1)[0]], lambda x: np.split(x, [1], 1),
                      "SplitVOptions", {"numSplits": 2}),
     "SQUEEZE": MoveOp([(4, 1, 5)], lambda x: x[:, 0], "SqueezeOptions", {"squeezeDims": [1]}),
-    "STABLEHLO_PAD": MoveOp([(4, 5), ()], _edges, "StablehloPadOptions",
+    "STABLEHLO_PAD": MoveOp([(4, 5), ()], lambda x, fill: _filled((8, 5), fill, np.s_[1::2], x),
+                           "StablehloPadOptions",
                            {"edgePaddingLow": [1, 0], "edgePaddingHigh": [0, 0],
                             "interiorPadding": [1, 0]}),
     "STRIDED_SLICE": MoveOp([(4, 6), _int32(0, 5), _int32(4, 0), _int32(2, -2)],

@@ -87,7 +87,9 @@ class Oracle:
         heads, kv_heads = self.get("attention.head_count"), self.get("attention.head_count_kv")
         size = self.get("attention.key_length", len(x) // heads)
         window = self.get("attention.sliding_window", 0)
-        local = self.name == "gemma3" and self._is_local(block)
+        pattern = self.get("attention.sliding_window_pattern", 6)
+        is_local = pattern[block] if isinstance(pattern, list) else (block + 1) % pattern != 0
+        local = self.name == "gemma3" and bool(is_local)
         position = len(self.keys[block])
         rows = {}
         for kind, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
@@ -108,10 +110,6 @@ class Oracle:
             fractions = np.exp(products - products.max())
             mixed.append(fractions @ values / fractions.sum())
         return self._linear(f"blk.{block}.attn_output", np.concatenate(mixed))
-
-    def _is_local(self, block: int) -> bool:
-        pattern = self.get("attention.sliding_window_pattern", 6)
-        return bool(pattern[block]) if isinstance(pattern, list) else (block + 1) % pattern != 0
 
     def _rounded(self, x: Array) -> Array:
         return x.astype(np.float32).astype(self.cache).astype(np.float64)
