@@ -150,34 +150,23 @@ def test_what_is_not_quantized():
     assert is_quantized(element_type(quantized))
 
 
+NOT_UNIFORM = "quantized type must have uniform parameters, got '{}'; expected !quant.uniform<...>"
+NO_INTEGER = "quantized storage type must be an integer of 2 to 32 bits, got '{}'"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "!quant.any<i8:f32>",
-            (
-                "quantized type must have uniform parameters, got '!quant.any<i8:f32>'; "
-                "expected !quant.uniform<...>"
-            ),
-        ),
+        ("!quant.any<i8:f32>", NOT_UNIFORM.format("!quant.any<i8:f32>")),
         (
             "!quant.calibrated<f32<-1.0:1.0>>",
-            (
-                "quantized type must have uniform parameters, got "
-                "'!quant.calibrated<f32<-1.000000e+00:1.000000e+00>>'; expected !quant.uniform<...>"
-            ),
+            NOT_UNIFORM.format("!quant.calibrated<f32<-1.000000e+00:1.000000e+00>>"),
         ),
         (
             "!quant.uniform<f8E4M3FN:f32, 1.0>",
-            (
-                "quantized storage type must be an integer of 2 to 32 bits, got 'f8E4M3FN'; "
-                "write for example i4, u4 or i8"
-            ),
+            NO_INTEGER.format("f8E4M3FN") + "; write for example i4, u4 or i8",
         ),
-        (
-            "!quant.uniform<i1:f32, 1.0>",
-            "quantized storage type must be an integer of 2 to 32 bits, got 'i1'",
-        ),
+        ("!quant.uniform<i1:f32, 1.0>", NO_INTEGER.format("i1")),
         (
             "!quant.uniform<i8:f8E5M2, 1.0>",
             "expressed type must be f16, bf16, f32 or f64, got 'f8E5M2'",

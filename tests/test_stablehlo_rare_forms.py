@@ -19,13 +19,12 @@ from together import Together
 Interpreter = Callable[[str, Sequence[np.ndarray]], Sequence[Any]]
 
 
-def interpret_quantized(text: str, inputs: Sequence[np.ndarray]) -> Sequence[Any]:
-    return InterpretedModule(text)["main"].invoke(inputs)
-
-
 KINDS: dict[str, tuple[dict[str, Program], Interpreter]] = {
     "plain": (PROGRAMS, interpret),
-    "quantized": (QUANTIZED_PROGRAMS, interpret_quantized),
+    "quantized": (
+        QUANTIZED_PROGRAMS,
+        lambda text, inputs: InterpretedModule(text)["main"].invoke(inputs),
+    ),
 }
 NAMES = {kind: share_of(programs, 3) for kind, (programs, _) in KINDS.items()}
 TOGETHER = {

@@ -65,15 +65,13 @@ TOGETHER = 12
 
 def model(cases: Sequence[str], seed: int) -> bytes:
     """A model of cases, side by side."""
-    graph = Graph()
-    inputs: list[int] = []
-    outputs: list[int] = []
+    graph, ends = Graph(), ([], [])
     for case in cases:
         graph.prefix = f"{case}."
-        more = {**CASES, **HYBRID}[case](graph, np.random.default_rng(seed))
-        inputs += more[0]
-        outputs += more[1]
-    return graph.model(inputs, outputs)
+        added = (CASES | HYBRID)[case](graph, np.random.default_rng(seed))
+        for end, more in zip(ends, added, strict=True):
+            end += more
+    return graph.model(*ends)
 
 
 def groups(cases: Sequence[str]) -> list[list[str]]:

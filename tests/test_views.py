@@ -41,11 +41,9 @@ def viewed(draw: st.DrawFn) -> tuple[View | None, np.ndarray]:
         elif array.size < 500:
             rank = array.ndim + draw(st.integers(0, 2))
             positions = sorted(draw(st.permutations(range(rank)))[: array.ndim])
-            target = [draw(st.sampled_from([1, 2, 3])) for _ in range(rank)]
+            target, inner = [draw(st.sampled_from([1, 2, 3])) for _ in range(rank)], [1] * rank
             for position, extent in zip(positions, array.shape, strict=True):
                 target[position] = extent if extent > 1 else target[position]
-            inner = [1] * rank
-            for position, extent in zip(positions, array.shape, strict=True):
                 inner[position] = extent
             view = view.broadcast(positions, target)
             array = np.broadcast_to(array.reshape(inner), target)

@@ -77,13 +77,11 @@ def diagonal(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
 
 def bitcast(graph: Graph, rng: Rng, source: str, target: str) -> Ends:
     sizes = [np.dtype(each).itemsize for each in (source, target)]
-    shape: tuple[int, ...] = (2, 3)
-    result_shape: tuple[int, ...] = shape
-    if sizes[0] > sizes[1]:
-        result_shape = (2, 3, sizes[0] // sizes[1])
-    elif sizes[0] < sizes[1]:
-        shape = (2, 3, sizes[1] // sizes[0])
-    return graph.apply("BITCAST", [(shape, source)], [(result_shape, target)], "BitcastOptions")
+    shapes = [
+        (2, 3) if own >= other else (2, 3, other // own) for own, other in (sizes, sizes[::-1])
+    ]
+    ends = [(shapes[0], source)], [(shapes[1], target)]
+    return graph.apply("BITCAST", *ends, "BitcastOptions")
 
 
 def broadcast_arguments(graph: Graph, rng: Rng) -> Ends:
