@@ -22,18 +22,11 @@ from ..isolation.limits import Limits
 from ..numerics.element_types import Array, ElementType
 from ..runtime import Device, Executable
 from .layers import ComparedTensor, Layer, compare_tensors
-from .litert_reference import compute_with_litert
-from .onnxruntime_reference import compute_with_onnxruntime
+from .reference_runtimes import Calls, Values, compute_with_litert, compute_with_onnxruntime
 
 Reference = Literal["litert", "onnxruntime", "float"]
 """The references: LiteRT's reference kernels, ONNX Runtime without optimizations, and the model on
 expressed values, not quantized."""
-
-Calls = Sequence[Sequence[Array]]
-"""The arguments of each call."""
-
-Values = list[Mapping[str, Array]]
-"""The values of tensors in each call, by key."""
 
 
 class Argument(NamedTuple):

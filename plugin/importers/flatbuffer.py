@@ -63,14 +63,9 @@ UNKNOWN = _Unknown()
 _TTable = TypeVar("_TTable", bound=Table)
 
 
-_FIELDS: dict[type[Table], tuple[dataclasses.Field[Any], ...]] = {}
-
-
 def _fields(of: type[Table]) -> tuple[dataclasses.Field[Any], ...]:
     """Return the fields of a table class in the order of their slots."""
-    if of not in _FIELDS:
-        _FIELDS[of] = tuple(field for field in dataclasses.fields(of) if "read" in field.metadata)
-    return _FIELDS[of]
+    return tuple(field for field in dataclasses.fields(of) if "read" in field.metadata)
 
 
 def tracked(table: _TTable, record: ReadRecord, irrelevant: Sequence[Irrelevant] = ()) -> _TTable:
@@ -184,11 +179,9 @@ def _field(default: Any, read: _Read) -> Any:
 
 def scalar(kind: str, default: float = 0) -> Any:
     """Field with a number of a type of Python's ``struct``; ``?`` is a boolean."""
-    read_as = "B" if kind == "?" else kind
-    convert: Callable[[Any], Any] = bool if kind == "?" else lambda number: number
 
     def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> Any:
-        return convert(reader.number(position, read_as, path))
+        return reader.number(position, kind, path)
 
     return _field(bool(default) if kind == "?" else default, read)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import Place, SubquantError, UsageError, expected_name, quoted
+from ..errors import Place, UsageError, expected_name, quoted
 from ..numerics.element_types import Array, ElementType
 
 
@@ -51,10 +51,9 @@ def input_constants(
         name, _, numbers = text.rpartition("=")
         remaining = {each: None for each in inputs if each not in constants}
         if name not in remaining:
-            error: SubquantError = UsageError(
+            raise UsageError(
                 f"no input is called {quoted(name)}; {expected_name(name, remaining)}", location
             )
-            raise error
         subject = f"the value {quoted(numbers)} of the input {quoted(name)}"
         constants[name] = _constant(inputs[name], numbers, subject, location)
     return constants

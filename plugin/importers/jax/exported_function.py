@@ -9,7 +9,7 @@ Source: ``serialization.fbs`` of JAX 0.10, versions 2 to 11 of its serialization
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 
 from ...numerics.element_types import Array
 from ..flatbuffer import Reader, Table, unread, vector
@@ -18,24 +18,17 @@ _ARTIFACT = re.compile(rb"ML\xefR.StableHLO_v", re.DOTALL)
 """The start of a portable artifact: MLIR bytecode, its version, and its producer."""
 
 
-@dataclass(frozen=True)
-class ExportedTable(Table):
-    """The root table, up to the last field that is read."""
-
-    serialization_version: None = unread()
-    function_name: None = unread()
-    in_tree: None = unread()
-    in_avals: None = unread()
-    out_tree: None = unread()
-    out_avals: None = unread()
-    nr_devices_short: None = unread()
-    in_shardings: None = unread()
-    out_shardings: None = unread()
-    platforms: None = unread()
-    ordered_effects: None = unread()
-    unordered_effects: None = unread()
-    disabled_checks: None = unread()
-    mlir_module_serialized: Array = vector("u1")
+_UNREAD = """serialization_version function_name in_tree in_avals out_tree out_avals
+nr_devices_short in_shardings out_shardings platforms ordered_effects unordered_effects
+disabled_checks"""
+ExportedTable = make_dataclass(
+    "ExportedTable",
+    [*((name, object, unread()) for name in _UNREAD.split()),
+     ("mlir_module_serialized", Array, vector("u1"))],
+    bases=(Table,),
+    frozen=True,
+)  # fmt: skip
+"""The root table, up to the last field that is read."""
 
 
 def exported_artifact(data: bytes, file: str = "-") -> bytes | None:
@@ -50,5 +43,5 @@ def exported_artifact(data: bytes, file: str = "-") -> bytes | None:
     match = _ARTIFACT.search(data)
     if match is None or not match.start():
         return None
-    artifact = Reader(data, file).root(ExportedTable).mlir_module_serialized.tobytes()
+    artifact: bytes = Reader(data, file).root(ExportedTable).mlir_module_serialized.tobytes()
     return artifact if _ARTIFACT.match(artifact) else None

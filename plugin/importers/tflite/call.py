@@ -19,7 +19,12 @@ from ...numerics.array_functions import beside, convert
 from ...numerics.block_form import BlockForm
 from ...numerics.element_types import I32, AnyArray, DType, ElementType
 from ..operator_registry import BaseCall, OperatorRegistry
-from .arithmetic.requantization import activation_range, saturating_cast
+from .arithmetic.requantization import (
+    ACTIVATION_BOUNDS,
+    activation_range,
+    clamp_activation,
+    saturating_cast,
+)
 from .operand import Operand, quantization_parameters
 from .operator_record import OperatorRecord
 from .reading.model import Operator, Quantization, Tensor
@@ -231,7 +236,7 @@ class Call(BaseCall[Operand]):
     def range(self, tensor: Tensor) -> tuple[int, int]:
         """Return the range of an output's storage values after its fused activation."""
         info, y = np.iinfo(self.dtype(tensor)), self.per_tensor(tensor)
-        if self.activation not in ("NONE", "RELU", "RELU6", "RELU_N1_TO_1"):
+        if self.activation not in ACTIVATION_BOUNDS:
             raise self.unsupported_activation()
         ends = int(info.min), int(info.max)
         return activation_range(self.activation, y.scale, y.zero_point, *ends)
@@ -241,12 +246,8 @@ class Call(BaseCall[Operand]):
         name = self.activation
         if name == "NONE" or self.is_dequantized:
             return value
-        kind = value.dtype.type
-        if name in ("RELU", "RELU6"):
-            value = np.maximum(value, kind(0))
-            return value if name == "RELU" else np.minimum(value, kind(6))
-        if name == "RELU_N1_TO_1":
-            return np.minimum(np.maximum(value, kind(-1)), kind(1))
+        if name in ACTIVATION_BOUNDS:
+            return clamp_activation(value, name)
         if name == "TANH" and self.operator.name in _WITH_TANH:
             return np.tanh(value)
         raise self.unsupported_activation()

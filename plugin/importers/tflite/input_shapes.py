@@ -56,31 +56,25 @@ def _names_with_values(options: ImportOptions) -> list[str]:
     return [text.rpartition("=")[0] for text in options.input_values]
 
 
-def check_dimension_names(model: Model, options: ImportOptions) -> None:
-    """Raise UsageError if ``--dim`` names a dimension that is not dynamic in any function."""
-    names = [
+def check_names(model: Model, options: ImportOptions) -> None:
+    """Raise UsageError if ``--dim`` or ``--input-value`` names nothing that a function has."""
+    dimensions = [
         name
         for each in model.signatures
         for name in dynamic_dimensions(model.subgraphs[each.subgraph], each.inputs)
     ]
-    for name in _dim_options(options):
-        if name not in names:
-            raise UsageError(
-                f"no dynamic dimension is called {quoted(name)}; "
-                f"{expected_name(name, dict.fromkeys(names))}",
-                Place(model.file),
-            )
-
-
-def check_input_value_names(model: Model, options: ImportOptions) -> None:
-    """Raise UsageError if ``--input-value`` names an input that no function has."""
-    names = dict.fromkeys(name for each in model.signatures for name in each.inputs)
-    for name in _names_with_values(options):
-        if name not in names:
-            raise UsageError(
-                f"no input is called {quoted(name)}; {expected_name(name, names)}",
-                Place(model.file),
-            )
+    inputs = [name for each in model.signatures for name in each.inputs]
+    for kind, stated, names in (
+        ("dynamic dimension", list(_dim_options(options)), dimensions),
+        ("input", _names_with_values(options), inputs),
+    ):
+        for name in stated:
+            if name not in names:
+                raise UsageError(
+                    f"no {kind} is called {quoted(name)}; "
+                    f"{expected_name(name, dict.fromkeys(names))}",
+                    Place(model.file),
+                )
 
 
 def constant_inputs(

@@ -31,8 +31,7 @@ from .data_movement import is_quantized
 from .graph_evaluator import GraphEvaluator
 from .input_shapes import (
     batched_inputs,
-    check_dimension_names,
-    check_input_value_names,
+    check_names,
     constant_inputs,
     input_shapes,
     unset_dimensions_hint,
@@ -55,8 +54,7 @@ def write_module(
     with context, ir.Location.file("-", 0, 0, context):  # see `subquant.compiler.reading`
         module = ir.Module.create()
         program = Program(model, module, options)
-        check_dimension_names(model, options)
-        check_input_value_names(model, options)
+        check_names(model, options)
         is_only = len(model.signatures) == 1
         for signature in model.signatures:
             with ir.InsertionPoint(module.body):

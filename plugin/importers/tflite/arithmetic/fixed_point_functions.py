@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....numerics.element_types import AnyArray, Array
+from ....numerics.element_types import AnyArray
 from ....numerics.fixed_point import divide_by_power, high_product
 from .requantization import INT32_MAX, INT32_MIN, rounding_right_shift
 
@@ -41,25 +41,40 @@ def saturating_shift(values: AnyArray, bits: int) -> AnyArray:
     return np.minimum(np.maximum(values << bits, INT32_MIN), INT32_MAX)
 
 
-def exponential_of_negatives(values: Array) -> Array:
-    """Compute ``exp`` with 31 fractional bits: gemmlowp's ``exp_on_negative_values``.
+def exponential_of_negatives(values: AnyArray, bits: int, integer_bits: int) -> AnyArray:
+    """Compute ``exp`` with `bits` fractional bits: gemmlowp's ``exp_on_negative_values``.
 
     Args:
-        values: int64 from ``-2**31`` to 0, with 26 fractional bits.
+        values: integers from ``-2**bits`` to 0, with `integer_bits` bits before the point.
+        bits: 31, or 15.
     """
-    quarter = 1 << 24
+
+    def product(left: AnyArray, right: AnyArray) -> AnyArray:
+        return high_product(left, right, bits)
+
+    greatest, fraction = (1 << bits) - 1, bits - integer_bits
+    quarter = 1 << (fraction - 2)
     rest = (values & (quarter - 1)) - quarter
-    x = saturating_shift(rest, 5) + (1 << 28)
-    x2 = high_product(x, x)
-    x3, x4 = high_product(x2, x), high_product(x2, x2)
-    tail = high_product(divide_by_power(x4, np.int64(2)) + x3, np.int64(_THIRD)) + x2
-    start = np.int64(_EXP_EIGHTH)
-    result = start + high_product(x + divide_by_power(tail, np.int64(1)), start)
+    x = (rest << integer_bits) + (1 << (bits - 3))
+    x2 = product(x, x)
+    x3, x4 = product(x2, x), product(x2, x2)
+    tail = product(rounding_right_shift(x4, 2) + x3, _constant(_THIRD, bits)) + x2
+    start = _constant(_EXP_EIGHTH, bits)
+    result = product(x + rounding_right_shift(tail, 1), start) + start
+    result = np.minimum(result, greatest)
     remainder = rest - values
     for exponent, factor in _EXPONENTIALS:
-        is_set = (remainder & (1 << (26 + exponent))) != 0
-        result = np.where(is_set, high_product(result, np.int64(factor)), result)
-    return np.where(values == 0, INT32_MAX, result)
+        if exponent < integer_bits:
+            is_set = (remainder & (1 << (fraction + exponent))) != 0
+            result = np.where(is_set, product(result, _constant(factor, bits)), result)
+    if integer_bits > 5:
+        result = np.where(values < -(32 << fraction), 0, result)
+    return np.where(values == 0, greatest, result)
+
+
+def _constant(number: int, bits: int) -> int:
+    """Round a constant with 31 fractional bits to `bits`."""
+    return int(divide_by_power(np.int64(number), np.int64(31 - bits)))
 
 
 def one_over_one_plus(values: AnyArray) -> AnyArray:
@@ -157,45 +172,14 @@ _ONE_15 = (1 << 15) - 1
 """The greatest number below 1 with 15 fractional bits."""
 
 
-def _constant_15(number: int) -> int:
-    """Round a constant with 31 fractional bits to 15."""
-    return int(divide_by_power(np.int64(number), np.int64(16)))
-
-
-def _product_15(left: AnyArray, right: AnyArray) -> AnyArray:
-    return high_product(left, right, 15)
-
-
-def _exponential_15(values: AnyArray, integer_bits: int) -> AnyArray:
-    """Compute ``exp`` of numbers from ``-2**15`` to 0, with `integer_bits` before the point."""
-    fraction = 15 - integer_bits
-    quarter = 1 << (fraction - 2)
-    rest = (values & (quarter - 1)) - quarter
-    x = (rest << integer_bits) + (1 << 12)
-    x2 = _product_15(x, x)
-    x3, x4 = _product_15(x2, x), _product_15(x2, x2)
-    tail = _product_15(rounding_right_shift(x4, 2) + x3, _constant_15(_THIRD)) + x2
-    start = _constant_15(_EXP_EIGHTH)
-    result = _product_15(x + rounding_right_shift(tail, 1), start) + start
-    result = np.minimum(result, _ONE_15)
-    remainder = rest - values
-    for exponent, factor in _EXPONENTIALS:
-        if exponent < integer_bits:
-            is_set = (remainder & (1 << (fraction + exponent))) != 0
-            result = np.where(is_set, _product_15(result, _constant_15(factor)), result)
-    if integer_bits > 5:
-        result = np.where(values < -(32 << fraction), 0, result)
-    return np.where(values == 0, _ONE_15, result)
-
-
 def _two_over_one_plus_15(values: AnyArray) -> AnyArray:
     """Compute ``2 / (1 + x)`` with 13 fractional bits, for x in [0, 1] with 15."""
     half_denominator = (values + _ONE_15 + 1) >> 1
-    start = _constant_15(_RECIPROCAL_START)
-    x = _product_15(half_denominator, _constant_15(_RECIPROCAL_SLOPE)) + start
+    start = _constant(_RECIPROCAL_START, 15)
+    x = high_product(half_denominator, _constant(_RECIPROCAL_SLOPE, 15), 15) + start
     for _ in range(3):
-        rest = (1 << 13) - _product_15(half_denominator, x)
-        x = x + (_product_15(x, rest) << 2)
+        rest = (1 << 13) - high_product(half_denominator, x, 15)
+        x = x + (high_product(x, rest, 15) << 2)
     return x
 
 
@@ -205,7 +189,7 @@ def logistic(values: AnyArray) -> AnyArray:
     Args:
         values: 16-bit integers as int32, with 12 fractional bits.
     """
-    x = _two_over_one_plus_15(_exponential_15(-np.abs(values), 3))
+    x = _two_over_one_plus_15(exponential_of_negatives(-np.abs(values), 15, 3))
     positive = np.minimum(x << 1, _ONE_15)
     result = np.where(values > 0, positive, _ONE_15 - positive)
     return np.where(values == 0, 1 << 14, result)
@@ -218,6 +202,7 @@ def tanh(values: AnyArray, integer_bits: int) -> AnyArray:
         values: 16-bit integers as int32.
         integer_bits: 0 to 6 bits of them before the point, without the sign.
     """
-    x = _two_over_one_plus_15(_exponential_15(-np.abs(values), integer_bits + 1))
+    exponential = exponential_of_negatives(-np.abs(values), 15, integer_bits + 1)
+    x = _two_over_one_plus_15(exponential)
     positive = np.minimum((x - (1 << 13)) << 2, _ONE_15)
     return np.where(values == 0, 0, np.where(values < 0, -positive, positive))

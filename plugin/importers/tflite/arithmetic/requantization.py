@@ -22,6 +22,11 @@ from ....numerics.fixed_point import divide_by_power, high_product
 
 INT32_MAX, INT32_MIN = (1 << 31) - 1, -(1 << 31)
 """The range of i32."""
+ACTIVATION_BOUNDS: dict[str, tuple[float | None, float | None]] = {
+    "NONE": (None, None), "RELU": (0, None), "RELU6": (0, 6), "RELU_N1_TO_1": (-1, 1),
+    "RELU_0_TO_1": (0, 1),
+}  # fmt: skip
+"""The least and the greatest result of activation functions that clamp."""
 
 
 def round_half_away(values: npt.ArrayLike) -> Array:
@@ -144,10 +149,18 @@ def saturating_cast(values: AnyArray, low: int, high: int, dtype: DType) -> AnyA
     return np.minimum(np.maximum(values, low), high).astype(dtype)
 
 
+def clamp_activation(values: AnyArray, activation: str) -> AnyArray:
+    """Apply an activation of `ACTIVATION_BOUNDS` to real numbers."""
+    least, greatest = ACTIVATION_BOUNDS[activation]
+    kind = values.dtype.type
+    values = values if least is None else np.maximum(values, kind(least))
+    return values if greatest is None else np.minimum(values, kind(greatest))
+
+
 def activation_range(
     activation: str, scale: np.float32, zero_point: int, low: int, high: int
 ) -> tuple[int, int]:
-    """Return the range of storage values to which a fused activation of the schema clamps.
+    """Return the range of storage values to which an activation of `ACTIVATION_BOUNDS` clamps.
 
     `low` and `high` are the range of the result's storage type.
     """
@@ -155,12 +168,6 @@ def activation_range(
     def to_storage(value: float) -> int:
         return int(round_half_away(np.float32(value) / np.float32(scale))) + zero_point
 
-    if activation in ("RELU", "RELU6", "RELU_0_TO_1"):
-        low = max(low, to_storage(0.0))
-    if activation == "RELU6":
-        high = min(high, to_storage(6.0))
-    if activation == "RELU_N1_TO_1":
-        low = max(low, to_storage(-1.0))
-    if activation in ("RELU_N1_TO_1", "RELU_0_TO_1"):
-        high = min(high, to_storage(1.0))
-    return low, high
+    least, greatest = ACTIVATION_BOUNDS[activation]
+    low = low if least is None else max(low, to_storage(least))
+    return low, high if greatest is None else min(high, to_storage(greatest))

@@ -63,7 +63,7 @@ def _exponentials(scale: float, beta: float) -> _Exponentials:
     min_difference = -int(np.floor(31.0 * (1 << 26) / (1 << max(int(exponent), 0))))
     scaled = apply_scale(np.arange(-255, 1), multiplier, 31 - exponent, "gemmlowp")
     rescaled = np.asarray(scaled, np.int64)
-    values = exponential_of_negatives(rescaled)
+    values = np.asarray(exponential_of_negatives(rescaled, 31, 5))
     return _Exponentials(int(multiplier), int(exponent), rescaled, values, min_difference)
 
 

@@ -18,6 +18,7 @@ from ..arithmetic.lookup_tables import in_f64, logistic_by_table, tanh_by_table
 from ..arithmetic.requantization import (
     activation_range,
     checked_log2,
+    clamp_activation,
     multiplier_and_exponent,
     rescale,
     rounding_right_shift,
@@ -72,22 +73,15 @@ def _apply_int16(call: Call, function: Callable[[AnyArray, np.float32], AnyArray
     return function(convert(operand.value, I32), x.scale).astype(np.int16)
 
 
-_RELU_BOUNDS = {
-    "RELU": (0.0, None), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0), "RELU_0_TO_1": (0.0, 1.0)
-}  # fmt: skip
-
-
-@importer(*_RELU_BOUNDS)
+@importer("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1")
 def relu(call: Call) -> AnyArray:
     """Import RELU, RELU6, RELU_N1_TO_1 and RELU_0_TO_1: storage is rescaled and clamped."""
-    operand = call.input(0)
-    low, high = _RELU_BOUNDS[call.operator.name]
+    operand, name = call.input(0), call.operator.name
     if operand.is_float:
-        result = np.maximum(operand.value, np.float32(low))
-        return result if high is None else np.minimum(result, np.float32(high))
+        return clamp_activation(operand.value, name)
     x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
     total = rescale(call.centered(operand), np.float64(x.scale / y.scale))
-    info, name = np.iinfo(call.dtype(call.output)), call.operator.name
+    info = np.iinfo(call.dtype(call.output))
     bounds = activation_range(name, y.scale, y.zero_point, int(info.min), int(info.max))
     return saturating_cast(total + y.zero_point, *bounds, info.dtype)
 

@@ -1,4 +1,4 @@
-"""Importers of elementwise operators on two operands: arithmetic, comparisons, selections.
+"""Importers of elementwise operators: arithmetic, logic, comparisons, selections.
 
 Sources: LiteRT, ``add.cc``, ``sub.cc``, ``mul.cc``, ``div.cc``, ``reference/integer_ops/add.h``,
 ``mul.h``, ``reference/div.h``, ``squared_difference.cc``, ``pow.cc``, ``floor_div.cc``,
@@ -36,9 +36,43 @@ def _unquantized_operands(call: Call) -> tuple[AnyArray, AnyArray]:
     return left.value, right.value
 
 
+def _power(x: AnyArray, y: AnyArray) -> AnyArray:
+    """Return a power, for non-negative exponents of integers; LiteRT refuses negative ones."""
+    if x.dtype.kind not in "biu":
+        return np.power(x, y)
+    # From exponent 32 on, only bases of -1, 0 and 1 matter: exponents 30 and 31 give the same.
+    exponent = np.where(y < 32, np.maximum(y, 0), (y & 1) + 30)
+    result: AnyArray = np.where((exponent & 1) != 0, x, x.dtype.type(1))
+    for bit in range(1, 5):
+        x = x * x
+        result = np.where((exponent >> bit & 1) != 0, result * x, result)
+    return result
+
+
+def _floor_div(x: AnyArray, y: AnyArray) -> AnyArray:
+    if x.dtype.kind not in "biu":
+        return np.floor(x / y)
+    quotient = divide_truncated(np.where(y < 0, -x, x), np.abs(y))
+    rest = x - quotient * y
+    return np.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
+
+
+def _floor_mod(x: AnyArray, y: AnyArray) -> AnyArray:
+    """Return the remainder of `_floor_div`, with the sign of the divisor."""
+    if x.dtype.kind not in "biu":
+        rest = np.fmod(x, y)
+    else:
+        rest = x - divide_truncated(np.where(y < 0, -x, x), np.abs(y)) * y
+    return np.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+
+
 _UNQUANTIZED: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
     "ATAN2": np.arctan2,
     "BITWISE_XOR": operator.xor,
+    "FLOOR_DIV": _floor_div,
+    "FLOOR_MOD": _floor_mod,
+    "POW": _power,
+    "RIGHT_SHIFT": lambda x, y: x >> np.minimum(np.maximum(y, 0), x.dtype.itemsize * 8 - 1),
     "STABLEHLO_ADD": operator.add,
     "STABLEHLO_MAXIMUM": np.maximum,
     "STABLEHLO_MINIMUM": np.minimum,
@@ -48,12 +82,16 @@ _UNQUANTIZED: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
 
 @importer(*_UNQUANTIZED)
 def unquantized_function(call: Call) -> AnyArray:
-    """Import ATAN2, BITWISE_XOR and operators of StableHLO, of unquantized operands."""
+    """Import operators of unquantized operands.
+
+    The shift of RIGHT_SHIFT is clamped to 0 and the bits of the type minus 1.
+    """
     return _UNQUANTIZED[call.operator.name](*_unquantized_operands(call))
 
 
-_OF_STORAGE: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
+_OF_STORAGE: dict[str, Callable[..., AnyArray]] = {
     "LOGICAL_AND": operator.and_,
+    "LOGICAL_NOT": operator.invert,
     "LOGICAL_OR": operator.or_,
     "MAXIMUM": np.maximum,
     "MINIMUM": np.minimum,
@@ -62,8 +100,8 @@ _OF_STORAGE: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
 
 @importer(*_OF_STORAGE)
 def storage_function(call: Call) -> AnyArray:
-    """Import LOGICAL_AND, LOGICAL_OR, MAXIMUM and MINIMUM; LiteRT assumes equal scales."""
-    return _OF_STORAGE[call.operator.name](call.input(0).value, call.input(1).value)
+    """Import logical operators, MAXIMUM and MINIMUM; LiteRT assumes equal scales."""
+    return _OF_STORAGE[call.operator.name](*(operand.value for operand in call.all_inputs()))
 
 
 @importer("ADD", "SUB")
@@ -172,50 +210,6 @@ def squared_difference(call: Call) -> AnyArray:
     )
     factor = twice * twice / (np.float64(1 << 14) * np.float64(call.per_tensor(call.output).scale))
     return call.to_storage(rescale((x - y) * (x - y), factor))
-
-
-@importer("POW")
-def power(call: Call) -> AnyArray:
-    """Import POW, for non-negative exponents of integers; LiteRT refuses negative ones."""
-    x, y = _unquantized_operands(call)
-    if call.input(0).is_float:
-        return np.power(x, y)
-    # From exponent 32 on, only bases of -1, 0 and 1 matter: exponents 30 and 31 give the same.
-    exponent = np.where(y < 32, np.maximum(y, 0), (y & 1) + 30)
-    result: AnyArray = np.where((exponent & 1) != 0, x, x.dtype.type(1))
-    for bit in range(1, 5):
-        x = x * x
-        result = np.where((exponent >> bit & 1) != 0, result * x, result)
-    return result
-
-
-@importer("RIGHT_SHIFT")
-def right_shift(call: Call) -> AnyArray:
-    """Import RIGHT_SHIFT; the shift is clamped to 0 and the bits of the type minus 1."""
-    x, y = _unquantized_operands(call)
-    return x >> np.minimum(np.maximum(y, 0), x.dtype.itemsize * 8 - 1)
-
-
-@importer("FLOOR_DIV")
-def floor_div(call: Call) -> AnyArray:
-    """Import FLOOR_DIV."""
-    x, y = _unquantized_operands(call)
-    if call.input(0).is_float:
-        return np.floor(x / y)
-    quotient = divide_truncated(np.where(y < 0, -x, x), np.abs(y))
-    rest = x - quotient * y
-    return np.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
-
-
-@importer("FLOOR_MOD")
-def floor_mod(call: Call) -> AnyArray:
-    """Import FLOOR_MOD: the remainder of FLOOR_DIV, with the sign of the divisor."""
-    x, y = _unquantized_operands(call)
-    if call.input(0).is_float:
-        rest = np.fmod(x, y)
-    else:
-        rest = x - divide_truncated(np.where(y < 0, -x, x), np.abs(y)) * y
-    return np.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 
 
 @importer("ADD_N")

@@ -18,6 +18,7 @@ from ....numerics.fourier import fourier_transform
 from ..call import Call, importer
 from ..data_movement import MOVED_INPUTS
 from ..operand import ComplexValue, Operand
+from .padding import pad_or_crop
 
 _COMPLEX_TO_REAL = frozenset(("COMPLEX_ABS", "IMAG", "REAL"))
 
@@ -61,10 +62,7 @@ def rfft2d(call: Call) -> ComplexValue:
         raise call.error(f"has the lengths {lengths} for {list(operand.shape)}")
     value, rank = operand.value.astype(np.float32), len(operand.shape)
     for axis, length in zip((rank - 2, rank - 1), lengths, strict=True):
-        value = value[(slice(None),) * axis + (slice(0, length),)]
-        widths = [(0, 0)] * rank
-        widths[axis] = (0, length - value.shape[axis])
-        value = np.pad(value, widths) if any(widths[axis]) else value
+        value = pad_or_crop(value, axis, 0, length - value.shape[axis], 0)
     half = (..., slice(0, lengths[1] // 2 + 1))
     real, imaginary = (component[half] for component in fourier_transform(value))
     if lengths[0] == 1:

@@ -6,7 +6,7 @@ Sources: LiteRT, ``reference/integer_ops/conv.h``, ``depthwise_conv.h``, ``trans
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -70,13 +70,24 @@ def _conv_2d(call: Call, images: Operand, order: Sequence[int], axis: int, group
             left = np.pad(left, ((0, 0), *pads, (0, 0)), constant_values=fill)
         return convolve_last(left, right.transpose(*order), strides, dilations, groups, dtype)
 
-    if images.is_float and dynamic_range.applies(call, filters):
+    return _contract(call, images, filters, bias, axis, convolve)
+
+
+def _contract(
+    call: Call,
+    images: Operand,
+    filters: Operand,
+    bias: Operand | None,
+    axis: int,
+    convolve: Callable[[AnyArray, AnyArray, float, type], AnyArray],
+) -> AnyArray:
+    """Convolve in the arithmetic of the operands: floats, floats rounded to 8 bits, or integers."""
+    if not images.is_float:
+        return IntegerContraction(call, images, filters, bias, axis).compute(convolve)
+    if dynamic_range.applies(call, filters):
         return call.activated(dynamic_range.convolve(call, images, filters, bias, convolve))
-    if images.is_float:
-        values = images.value.astype(np.float32)
-        weights = call.expressed(filters, images.value)
-        return call.activated(add_float_bias(convolve(values, weights, 0.0, np.float32), bias))
-    return IntegerContraction(call, images, filters, bias, axis).compute(convolve)
+    values, weights = images.value.astype(np.float32), call.expressed(filters, images.value)
+    return call.activated(add_float_bias(convolve(values, weights, 0.0, np.float32), bias))
 
 
 # -- transposed convolutions ----------------------------------------------------------------------
@@ -104,13 +115,7 @@ def transpose_conv(call: Call) -> AnyArray:
         value = spread_images(left, result_sizes, sizes, strides, cropped, fill)
         return convolve_last(value, right.transpose(1, 2, 3, 0), dtype=dtype)
 
-    if images.is_float and dynamic_range.applies(call, filters):
-        return call.activated(dynamic_range.convolve(call, images, flipped, bias, convolve))
-    if images.is_float:
-        weights = call.expressed(flipped, images.value)
-        values = images.value.astype(np.float32)
-        return call.activated(add_float_bias(convolve(values, weights, 0.0, np.float32), bias))
-    return IntegerContraction(call, images, flipped, bias, 0).compute(convolve)
+    return _contract(call, images, flipped, bias, 0, convolve)
 
 
 def _check_channels(call: Call, image_channels: int, filter_channels: int) -> None:

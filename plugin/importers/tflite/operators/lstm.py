@@ -35,7 +35,7 @@ from ..call import Call, importer
 from ..operand import Operand
 from ..reading.model import Quantization
 from ..reading.schema import ACTIVATIONS
-from .recurrent import from_time_major, merge_directions, multiply_weights, to_time_major
+from .recurrent import multiply_weights, run_both_directions, run_forward
 
 _INPUT, _FORGET, _CELL, _OUTPUT = range(4)  # gates, in the order of the operator's inputs
 _TANH = ACTIVATIONS.index("TANH")
@@ -74,30 +74,21 @@ def unidirectional_sequence_lstm(call: Call) -> AnyArray:
     """Import LSTM and UNIDIRECTIONAL_SEQUENCE_LSTM, on ``[B, T, I]`` or ``[T, B, I]``."""
     if getattr(call.options, "kernel_type", 0):
         raise call.error("has the basic kernel, with one matrix of weights", UnsupportedError)
-    time_major = bool(getattr(call.options, "time_major", False))
-    sequence = to_time_major(call, 0, time_major=time_major)
-    results = _run_lstm(call, _UNIDIRECTIONAL, sequence)
-    return from_time_major(results, len(call.input(0).shape), time_major=time_major)
+    return run_forward(call, lambda sequence: _run_lstm(call, _UNIDIRECTIONAL, sequence))
 
 
 @importer("BIDIRECTIONAL_SEQUENCE_LSTM")
 def bidirectional_sequence_lstm(call: Call) -> list[AnyArray]:
-    """Import BIDIRECTIONAL_SEQUENCE_LSTM: two layers, one of them backward in time.
-
-    Both layers add the auxiliary sequence (input 39) if it has weights. Without weights, it is the
-    input of the backward layer.
-    """
-    time_major = bool(call.options.time_major)
+    """Import BIDIRECTIONAL_SEQUENCE_LSTM: two layers, one of them backward in time."""
     call.require_float(call.input(0))
-    sequence = to_time_major(call, 0, time_major=time_major)
-    has_auxiliary = call.optional(39) is not None
-    auxiliary = to_time_major(call, 39, time_major=time_major) if has_auxiliary else None
-    is_crossed = call.optional(41) is not None
-    forward = _run_lstm(call, _FORWARD, sequence, auxiliary if is_crossed else None)
-    source = sequence if is_crossed or auxiliary is None else auxiliary
-    reversed_auxiliary = None if auxiliary is None or not is_crossed else np.flip(auxiliary, (0,))
-    backward = _run_lstm(call, _BACKWARD, np.flip(source, (0,)), reversed_auxiliary)
-    return merge_directions(call, [forward, np.flip(backward, (0,))], time_major=time_major)
+
+    def run(backward: bool, sequence: AnyArray, auxiliary: AnyArray | None) -> AnyArray:
+        if not backward:
+            return _run_lstm(call, _FORWARD, sequence, auxiliary)
+        auxiliary = None if auxiliary is None else np.flip(auxiliary, (0,))
+        return np.flip(_run_lstm(call, _BACKWARD, np.flip(sequence, (0,)), auxiliary), (0,))
+
+    return run_both_directions(call, 39, 41, run)
 
 
 def _run_lstm(

@@ -16,17 +16,13 @@ from ....numerics.element_types import I32, AnyArray
 from ..call import Call, importer
 
 
-@importer("TRANSPOSE")
+@importer("TRANSPOSE", "REVERSE_V2")
 def transpose(call: Call) -> AnyArray:
-    """Import TRANSPOSE; the permutation is input 1."""
-    return call.input(0).value.transpose(*call.constant_list(1))
-
-
-@importer("REVERSE_V2")
-def reverse(call: Call) -> AnyArray:
-    """Import REVERSE_V2, along the axes in input 1."""
-    rank = len(call.input(0).shape)
-    return np.flip(call.input(0).value, call.constant_axes(1, rank))
+    """Import TRANSPOSE by the permutation in input 1, REVERSE_V2 along the axes in input 1."""
+    value = call.input(0).value
+    if call.operator.name == "TRANSPOSE":
+        return value.transpose(*call.constant_list(1))
+    return np.flip(value, call.constant_axes(1, value.ndim))
 
 
 @importer("REVERSE_SEQUENCE")

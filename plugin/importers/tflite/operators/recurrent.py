@@ -7,7 +7,7 @@ Sources: LiteRT, ``basic_rnn.cc``, ``unidirectional_sequence_rnn.cc``,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -45,18 +45,41 @@ def to_time_major(call: Call, index: int, *, time_major: bool) -> AnyArray:
     return sequence
 
 
-def from_time_major(results: AnyArray, rank: int, *, time_major: bool) -> AnyArray:
-    """Return ``[T, B, O]`` in the layout of an input of a rank."""
-    if rank == 2:
+def run_forward(call: Call, run: Callable[[AnyArray], AnyArray]) -> AnyArray:
+    """Return the results ``[T, B, O]`` of `run` on input 0, in the layout of that input."""
+    time_major = bool(getattr(call.options, "time_major", False))
+    results = run(to_time_major(call, 0, time_major=time_major))
+    if len(call.input(0).shape) == 2:
         return results.reshape(results.shape[1:])
     return results if time_major else results.transpose(1, 0, 2)
 
 
-def merge_directions(call: Call, results: list[AnyArray], *, time_major: bool) -> list[AnyArray]:
-    """Return the results of both directions, concatenated if the options say so."""
+def run_both_directions(
+    call: Call,
+    auxiliary: int,
+    weights: int,
+    run: Callable[[bool, AnyArray, AnyArray | None], AnyArray],
+) -> list[AnyArray]:
+    """Return the results of both directions, concatenated if the options say so.
+
+    Both layers add the auxiliary sequence if it has weights. Without weights, it is the input of
+    the backward layer.
+
+    Args:
+        auxiliary, weights: the inputs with the auxiliary sequence and its weights.
+        run: computes a layer, backward in time or not, of its input and the auxiliary sequence.
+    """
+    time_major = bool(call.options.time_major)
+    sequence = to_time_major(call, 0, time_major=time_major)
+    has_auxiliary = call.optional(auxiliary) is not None
+    extra = to_time_major(call, auxiliary, time_major=time_major) if has_auxiliary else None
+    is_crossed = call.optional(weights) is not None
+    source = sequence if extra is None or is_crossed else extra
+    extra = extra if is_crossed else None
+    results = [run(False, sequence, extra), run(True, source, extra)]
     if call.options.merge_outputs:
         results = [np.concatenate(results, axis=-1)]
-    return [from_time_major(each, 3, time_major=time_major) for each in results]
+    return results if time_major else [each.transpose(1, 0, 2) for each in results]
 
 
 # -- RNN ------------------------------------------------------------------------------------------
@@ -65,26 +88,19 @@ def merge_directions(call: Call, results: list[AnyArray], *, time_major: bool) -
 @importer("RNN", "UNIDIRECTIONAL_SEQUENCE_RNN")
 def rnn(call: Call) -> AnyArray:
     """Import RNN: ``state = activation(bias + weights * input + recurrent * state)``."""
-    time_major = bool(getattr(call.options, "time_major", False))
-    sequence = to_time_major(call, 0, time_major=time_major)
-    results = _run_rnn(call, sequence, 1, 4)
-    return from_time_major(results, len(call.input(0).shape), time_major=time_major)
+    return run_forward(call, lambda sequence: _run_rnn(call, sequence, 1, 4))
 
 
 @importer("BIDIRECTIONAL_SEQUENCE_RNN")
 def bidirectional_rnn(call: Call) -> list[AnyArray]:
     """Import BIDIRECTIONAL_SEQUENCE_RNN: two layers, one of them backward in time."""
-    time_major, has_auxiliary = bool(call.options.time_major), call.optional(9) is not None
-    sequence = to_time_major(call, 0, time_major=time_major)
-    auxiliary = to_time_major(call, 9, time_major=time_major) if has_auxiliary else None
-    is_crossed = call.optional(10) is not None
-    results = []
-    for first, state, weights in ((1, 4, 10), (5, 8, 11)):
-        backward = first == 5
-        source = auxiliary if backward and auxiliary is not None and not is_crossed else sequence
-        extra = (weights, auxiliary) if is_crossed and auxiliary is not None else None
-        results.append(_run_rnn(call, source, first, state, extra, backward=backward))
-    return merge_directions(call, results, time_major=time_major)
+
+    def run(backward: bool, sequence: AnyArray, auxiliary: AnyArray | None) -> AnyArray:
+        first, state, weights = (5, 8, 11) if backward else (1, 4, 10)
+        extra = None if auxiliary is None else (weights, auxiliary)
+        return _run_rnn(call, sequence, first, state, extra, backward=backward)
+
+    return run_both_directions(call, 9, 10, run)
 
 
 def _run_rnn(

@@ -60,16 +60,19 @@ def mean(call: Call) -> AnyArray:
     return call.to_storage(rescale_by(total, reduced, int(exponent) - shift))
 
 
-@importer("REDUCE_MAX", "REDUCE_MIN")
-def reduce_max_min(call: Call) -> AnyArray:
-    """Import REDUCE_MAX and REDUCE_MIN, of storage."""
-    operand = call.input(0)
-    value = operand.value
-    if value.dtype.kind in "ub":
-        value = convert(value, I32)
-    reduce = value.max if call.operator.name == "REDUCE_MAX" else value.min
-    result = reduce(**_axes_and_keepdims(call))
-    return convert(result, ElementType.of_dtype(operand.value.dtype))
+def _extremum(call: Call, **reduction: Any) -> AnyArray:
+    """Return the extremum that an operator is named after; unsigned operands are widened."""
+    value = call.input(0).value
+    value = convert(value, I32) if value.dtype.kind in "ub" else value
+    is_greatest = call.operator.name.endswith(("MAX", "ANY"))
+    return (value.max if is_greatest else value.min)(**reduction)
+
+
+@importer("REDUCE_MAX", "REDUCE_MIN", "REDUCE_ANY", "REDUCE_ALL")
+def reduce_extremum(call: Call) -> AnyArray:
+    """Import REDUCE_MAX and REDUCE_MIN of storage, and REDUCE_ANY and REDUCE_ALL."""
+    result = _extremum(call, **_axes_and_keepdims(call))
+    return convert(result, ElementType.of_dtype(call.input(0).value.dtype))
 
 
 @importer("REDUCE_PROD")
@@ -108,15 +111,6 @@ def reduce_product(call: Call) -> AnyArray:
     return call.to_storage(rescaled(convert(product, I64))).reshape(tuple(shape))
 
 
-@importer("REDUCE_ANY", "REDUCE_ALL")
-def reduce_any_all(call: Call) -> AnyArray:
-    """Import REDUCE_ANY and REDUCE_ALL."""
-    reduction = _axes_and_keepdims(call)
-    values = convert(call.input(0).value, I32)
-    reduce = values.max if call.operator.name == "REDUCE_ANY" else values.min
-    return reduce(**reduction) != 0
-
-
 @importer("ARG_MAX", "ARG_MIN")
 def arg_max_min(call: Call) -> AnyArray:
     """Import ARG_MAX and ARG_MIN: the first index of the extremum, along the axis in input 1."""
@@ -139,12 +133,9 @@ def arg_max_min(call: Call) -> AnyArray:
 def cumsum(call: Call) -> AnyArray:
     """Import CUMSUM along the axis in input 1: a prefix sum in log2(n) steps."""
     options, value = call.options, call.input(0).value
+    axis, is_exclusive = call.constant_axis(1, value.ndim), bool(options.exclusive)
     return cumulative(
-        value,
-        call.constant_axis(1, value.ndim),
-        "add",
-        is_exclusive=bool(options.exclusive),
-        is_reversed=bool(options.reverse),
+        value, axis, "add", is_exclusive=is_exclusive, is_reversed=bool(options.reverse)
     )
 
 

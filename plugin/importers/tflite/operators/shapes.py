@@ -7,7 +7,7 @@ Sources: LiteRT, ``reshape.cc``, ``squeeze.cc``, ``expand_dims.cc``, ``bitcast.c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -64,12 +64,6 @@ def expand_dims(call: Call) -> AnyArray:
     return call.input(0).value.reshape((*shape[:axis], 1, *shape[axis:]))
 
 
-@importer("DENSIFY")
-def densify(call: Call) -> AnyArray:
-    """Import DENSIFY: the reader has densified the sparse constant."""
-    return call.input(0).value
-
-
 @importer("BITCAST")
 def bitcast(call: Call) -> AnyArray:
     """Import BITCAST; narrower elements are a new last axis, the lowest bits first."""
@@ -101,22 +95,22 @@ def broadcast_args(call: Call) -> AnyArray:
     return np.array(np.broadcast_shapes(*shapes), call.dtype(call.output))
 
 
-@importer("BROADCAST_TO")
-def broadcast_to(call: Call) -> AnyArray:
-    """Import BROADCAST_TO, to the shape in input 1."""
-    return np.broadcast_to(call.input(0).value, call.constant_list(1))
+_OF_SHAPES: dict[str, Callable[[Call], AnyArray]] = {
+    "BROADCAST_TO": lambda call: np.broadcast_to(call.input(0).value, call.constant_list(1)),
+    # The reader has densified the sparse constant.
+    "DENSIFY": lambda call: call.input(0).value,
+    # The scalar in input 1, in the shape in input 0.
+    "FILL": lambda call: np.broadcast_to(call.input(1).value.reshape(()), call.constant_list(0)),
+    "RANK": lambda call: np.array(len(call.input(0).shape), call.dtype(call.output)),
+    # Of a quantized tensor, LiteRT writes zeros of its storage.
+    "ZEROS_LIKE": lambda call: np.zeros(call.input(0).shape, call.input(0).value.dtype),
+}
 
 
-@importer("FILL")
-def fill(call: Call) -> AnyArray:
-    """Import FILL: the scalar in input 1, in the shape in input 0."""
-    return np.broadcast_to(call.input(1).value.reshape(()), call.constant_list(0))
-
-
-@importer("ZEROS_LIKE")
-def zeros_like(call: Call) -> AnyArray:
-    """Import ZEROS_LIKE; of a quantized tensor, LiteRT writes zeros of its storage."""
-    return np.zeros(call.input(0).shape, call.input(0).value.dtype)
+@importer(*_OF_SHAPES)
+def shape_function(call: Call) -> AnyArray:
+    """Import BROADCAST_TO, DENSIFY, FILL, RANK and ZEROS_LIKE."""
+    return _OF_SHAPES[call.operator.name](call)
 
 
 @importer("SHAPE")
@@ -124,12 +118,6 @@ def shape(call: Call) -> AnyArray:
     """Import SHAPE."""
     call.check_type("out_type")
     return np.array(call.input(0).shape, call.dtype(call.output))
-
-
-@importer("RANK")
-def rank(call: Call) -> AnyArray:
-    """Import RANK."""
-    return np.array(len(call.input(0).shape), call.dtype(call.output))
 
 
 @importer("RANGE")

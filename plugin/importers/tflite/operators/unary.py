@@ -146,12 +146,6 @@ def reciprocal_square_root(call: Call) -> AnyArray:
     return tabulate_storage(call, to_storage)
 
 
-@importer("LOGICAL_NOT")
-def logical_not(call: Call) -> AnyArray:
-    """Import LOGICAL_NOT."""
-    return ~call.input(0).value
-
-
 @importer("LOG")
 def logarithm(call: Call) -> AnyArray:
     """Import LOG; integers by a table, where numbers up to 0 become the least result."""
