@@ -68,6 +68,23 @@ def arrays(rows, depth, columns, block, storage="i4", *, zeros=False, offsets=Fa
     return actual
 
 
+def exact_product(x, q, scales, block, zeros=None, offsets=None):
+    """The product in float64, and the sum of its terms' magnitudes."""
+
+    def spread(numbers):
+        return 0 if numbers is None else np.repeat(numbers.astype(np.float64), block, 0)
+
+    real = (q.astype(np.float64) - spread(zeros)) * spread(scales) + spread(offsets)
+    wide = x.astype(np.float64)
+    return wide @ real, np.abs(wide) @ np.abs(real)
+
+
+def named(inputs, *, zeros=False, offsets=False):
+    """The arguments of `arrays` as keyword arguments of a reference."""
+    names = ["x", "q", "scales", *["zeros"] * zeros, *["offsets"] * offsets]
+    return dict(zip(names, inputs, strict=True))
+
+
 def reference(x, q, scales, block, zeros=None, offsets=None):
     """Sums of float64, of activations that are rounded for each block."""
     rows, depth = x.shape

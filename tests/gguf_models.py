@@ -105,11 +105,7 @@ class TinyModel:
                     "post_ffw_norm.weight": (self.width,),
                 }
             if self.architecture == "qwen2":
-                block |= {
-                    "attn_q.bias": (queries,),
-                    "attn_k.bias": (keys,),
-                    "attn_v.bias": (keys,),
-                }
+                block |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
             shapes |= {f"blk.{number}.{name}": shape for name, shape in block.items()}
         shapes["output_norm.weight"] = (self.width,)
         if not self.tied:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import warnings
 from collections.abc import Mapping, Sequence
@@ -73,13 +74,15 @@ def model(
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def node_tests(*files: str) -> dict[str, Any]:
-    """ONNX's own tests of operators, by name.
+@functools.cache
+def node_tests(*files: str, operators: frozenset[str] | None = None) -> dict[str, Any]:
+    """ONNX's own tests of operators, by name and in its order.
 
     Those of all operators are computed where they are collected, which takes 6 seconds.
 
     Args:
         files: of its tests, one an operator.
+        operators: a test has a node of one of them; without, the tests are all that were collected.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings of the test cases
@@ -87,7 +90,11 @@ def node_tests(*files: str) -> dict[str, Any]:
 
         for file in files:
             importlib.import_module(f"{package.__name__}.{file}")
-    return {case.name.removeprefix("test_"): case for case in package._NodeTestCases}
+    return {
+        case.name.removeprefix("test_"): case
+        for case in package._NodeTestCases
+        if operators is None or any(each.op_type in operators for each in case.model.graph.node)
+    }
 
 
 def plain(value: Any) -> Array:

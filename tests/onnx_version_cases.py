@@ -48,9 +48,7 @@ def _elementwise() -> Iterator[VersionCase]:
                 right = np.abs(right) if not is_float else right
                 left = np.abs(left) if is_float else left
                 right = np.minimum(right, np.asarray(3, dtype))
-            names = {"Max": ("a", "b"), "Min": ("a", "b"), "Pow": ("X", "Y")}.get(
-                operator, ("A", "B")
-            )
+            names = {"Max": "ab", "Min": "ab", "Pow": "XY"}.get(operator, "AB")
             attributes = {"fmod": 1} if operator == "Mod" and is_float else {}
             yield VersionCase(operator, dict(zip(names, (left, right), strict=True)), attributes)
             if operator == "Mod" and not is_float:
@@ -73,13 +71,11 @@ def _elementwise() -> Iterator[VersionCase]:
         yield VersionCase(operator, {"A": _integers(1, 3, 4), "B": _integers(2, 4)})
     yield VersionCase("BitwiseNot", {"X": _integers(1, 3, 4)})
     yield VersionCase("Not", {"X": _booleans(1, 3, 4)})
-    for dtype in (np.float32, np.int8, np.uint8, np.int64, np.bool_):
-        make = _booleans if dtype is np.bool_ else None
-        sides = [
-            make(k, 3, 4) if make else _integers(k, 3, 4, dtype=np.int8).astype(dtype)
-            for k in (1, 2)
-        ]
+    for dtype in (np.float32, np.int8, np.uint8, np.int64):
+        sides = [_integers(k, 3, 4, dtype=np.int8).astype(dtype) for k in (1, 2)]
         yield VersionCase("Where", {"condition": _booleans(0, 4), "X": sides[0], "Y": sides[1]})
+    conditions = {"condition": _booleans(0, 4), "X": _booleans(1, 3, 4), "Y": _booleans(2, 3, 4)}
+    yield VersionCase("Where", conditions)
 
 
 _DOMAINS = {
@@ -105,10 +101,7 @@ _WITH_ATTRIBUTES: tuple[tuple[str, dict[str, Any]], ...] = (
 def _functions() -> Iterator[VersionCase]:
     for operator in _UNARY:
         low, high = _DOMAINS.get(operator, (-3, 3))
-        name = (
-            "input" if operator in ("Identity", "Sign", "Erf", "Exp", "Log", "Cos", "Sin") else "X"
-        )
-        name = defs.get_schema(operator).inputs[0].name or name
+        name = defs.get_schema(operator).inputs[0].name
         for dtype in _FLOAT_TYPES[:2]:
             yield VersionCase(operator, {name: _floats(1, 3, 7, dtype=dtype, low=low, high=high)})
     for operator in ("Abs", "Neg", "Sign", "Relu"):

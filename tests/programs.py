@@ -6,17 +6,23 @@ one module, so that one compilation tests them all; inputs are always arguments.
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
+from subquant.compiler.targets import Target
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.dialects.quant import type_of
@@ -47,6 +53,23 @@ def share_of(names: Iterable[str], count: int) -> list[str]:
     by_hash = sorted(arguments, key=lambda name: zlib.crc32(name.encode()))
     retained = set(by_hash[: -(-len(arguments) // count)])
     return [name for name in arguments if name in retained]
+
+
+def load_script(name: str) -> Any:
+    """The module of a script."""
+    folder = str(Path(__file__).resolve().parent.parent / "scripts")
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)
+
+
+def lowered_text(
+    program: str | bytes | ir.Module, target: Target = "llvm-cpu", **options: Any
+) -> str:
+    """The module that IREE compiles, with options as `CompileOptions`."""
+    return compile_to_bytes(program, CompileOptions(target, **options), emit="mlir").decode()
 
 
 def run_passes(

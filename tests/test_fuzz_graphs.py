@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from programs import LONG
+from programs import LONG, load_script
 from subquant.compiler.compile_options import CompileOptions
 from subquant.runtime import Device
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
 def fuzz() -> Any:
     pytest.importorskip("onnxruntime")
-    path = ROOT / "scripts/fuzz_graphs.py"
-    specification = importlib.util.spec_from_file_location("fuzz_graphs", path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["fuzz_graphs"] = module  # dataclasses look there
-    specification.loader.exec_module(module)
-    return module
+    return load_script("fuzz_graphs")
 
 
 @pytest.mark.parametrize("number", range(200 if LONG else 12))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,26 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from programs import LONG
+from programs import LONG, load_script
 from subquant.conformance.interpreter import interpret
 from subquant.kernels.epilogue import requant_analysis
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
 def fuzz() -> Any:
-    sys.path.insert(0, str(ROOT / "scripts"))
-    specification = importlib.util.spec_from_file_location(
-        "fuzz_numbers", ROOT / "scripts/fuzz_numbers.py"
-    )
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["fuzz_numbers"] = module  # dataclasses look there
-    specification.loader.exec_module(module)
-    sys.path.remove(str(ROOT / "scripts"))
-    return module
+    return load_script("fuzz_numbers")
 
 
 def show(failures: list[Any]) -> str:

@@ -49,10 +49,7 @@ def test_a_model_is_whole_from_any_of_its_parts(tmp_path: Path) -> None:
     ]
     for part in files:
         properties, tensors = read_gguf(part)
-        assert properties == {
-            "general.architecture": "llama",
-            "tokenizer.ggml.tokens": ["a", "b"],
-        }
+        assert properties == {"general.architecture": "llama", "tokenizer.ggml.tokens": ["a", "b"]}
         assert list(tensors) == list(ARRAYS)
         for name, array in ARRAYS.items():
             np.testing.assert_array_equal(tensors[name].arrays[name], array)
@@ -108,10 +105,7 @@ def test_parts_are_found_by_their_names(tmp_path: Path) -> None:
     ],
 )
 def test_parts_that_do_not_fit_each_other(
-    properties: dict[str, int | str],
-    arrays: dict[str, np.ndarray],
-    message: str,
-    tmp_path: Path,
+    properties: dict[str, int | str], arrays: dict[str, np.ndarray], message: str, tmp_path: Path
 ) -> None:
     numbers = dict(zip(KEYS, (0, 2, 2), strict=True))
     first, second = (tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2))

@@ -20,31 +20,11 @@ MODULES = {
     ): path
     for path in sorted(PLUGIN.rglob("*.py"))
 }
-ORDER = (
-    *(
-        "errors",
-        "core",
-        "isolation",
-        "iree_hooks",
-        "numerics",
-        "signature",
-        "dialects",
-        "emit",
-        "kernels",
-        "transforms",
-    ),
-    *(
-        "layouts",
-        "formats",
-        "weights",
-        "importers",
-        "compiler",
-        "batch",
-        "runtime",
-        "interpreter",
-    ),
-    *("ops", "models", "comparison", "conformance", "commands", "cli", "__main__"),
-)
+ORDER = re.findall(r"\w+", """
+    errors core isolation iree_hooks numerics signature dialects emit kernels transforms layouts
+    formats weights importers compiler batch runtime interpreter ops models comparison conformance
+    commands cli __main__
+""")  # fmt: skip
 """The packages and modules of `subquant`: each imports only those before it, and itself."""
 
 
@@ -104,9 +84,7 @@ def test_no_module_is_imported_in_a_cycle(in_functions: bool) -> None:
 def test_packages_import_only_those_before_them() -> None:
     assert set(ORDER) == {module.split(".")[1] for module in MODULES if module != "subquant"}
     wrong = []
-    for module in MODULES:
-        if module == "subquant":
-            continue
+    for module in MODULES.keys() - {"subquant"}:
         position = ORDER.index(module.split(".")[1])
         for imported in imports_of(module, in_functions=True) - {"subquant"}:
             if ORDER.index(imported.split(".")[1]) > position:
@@ -156,15 +134,18 @@ def test_commands_leave_mlir_and_numpy_to_their_child_process(modules: str) -> N
     names = ", ".join(f"subquant.{module}" for module in modules.split(", "))
     code = f"import sys, subquant.cli, {names}\n"
     code += "print(*sorted({'numpy', 'torch_mlir', 'iree.compiler', 'rich'} & set(sys.modules)))"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout == "\n"
+    assert output_of(code) == "\n"
+
+
+def output_of(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_package_alone_imports_nothing() -> None:
     """``python -m subquant`` imports it before there is anybody to take Ctrl-C."""
     code = "import sys, subquant; print([n for n in sys.modules if n.startswith('subquant.')])"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout == "[]\n"
+    assert output_of(code) == "[]\n"
 
 
 CHILD = """
@@ -181,12 +162,9 @@ print(*sorted(costly & set(sys.modules)))
 
 def test_a_child_imports_what_most_calls_need() -> None:
     """The bindings would import their classes of operations with the first of a dialect."""
-    command = [sys.executable, "-c", CHILD]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert shown.stdout == "\n"
-    command[-1] = CHILD.replace("import subquant.compiler.mlir_child", "")
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert shown.stdout == "torch_mlir.dialects.func\n"
+    assert output_of(CHILD) == "\n"
+    code = CHILD.replace("import subquant.compiler.mlir_child", "")
+    assert output_of(code) == "torch_mlir.dialects.func\n"
 
 
 COMPILER = """
@@ -203,6 +181,4 @@ print(*sorted(costly & set(sys.modules)))
 
 def test_the_compiler_imports_what_it_needs() -> None:
     """Every compilation for a CPU starts a process that does."""
-    command = [sys.executable, "-c", COMPILER]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert shown.stdout == "\n"
+    assert output_of(COMPILER) == "\n"

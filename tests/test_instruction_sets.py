@@ -48,10 +48,7 @@ def test_gemm_tiles_share_loads_of_activations(tmp_path):
     flag = f"--iree-hal-dump-executable-intermediates-to={tmp_path}"
     for rows, is_shared in (8, True), (4, False):  # many, and few
         options = CompileOptions(
-            activations="int8",
-            kernels="avx2",
-            target_cpu="haswell",
-            iree_flags=(f"{flag}/{rows}",),
+            activations="int8", kernels="avx2", target_cpu="haswell", iree_flags=(f"{flag}/{rows}",)
         )
         compile_to_bytes(program(rows, 256, 96, 32), options)
         [file] = (tmp_path / str(rows)).glob("*.s")

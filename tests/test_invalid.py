@@ -110,14 +110,7 @@ def test_scale_per_tensor(context, scale, shown):
 def test_scale_per_axis(context, scale, shown):
     i8, f32 = ir.IntegerType.get_signless(8), ir.F32Type.get()
     type_ = quant.UniformQuantizedPerAxisType.get(
-        1,
-        i8,
-        f32,
-        [1.0, 1.0, scale, 1.0],
-        [0] * 4,
-        0,
-        -128,
-        127,
+        1, i8, f32, [1.0, 1.0, scale, 1.0], [0] * 4, 0, -128, 127
     )
     expected = f"scale[2] of argument 0 must be positive and finite, got {shown}"
     assert check_argument(type_) == START + expected

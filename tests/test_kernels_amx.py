@@ -17,6 +17,7 @@ import pytest
 
 import subquant
 from integer_programs import convolution, drawn, padded_convolution, product
+from programs import lowered_text
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.iree_driver import host_features, recorded_features
@@ -77,8 +78,7 @@ def test_what_is_around_pictures_is_put_in_by_the_kernel(case):
     x_shape, w_shape, padding, strides, dispatches = AROUND[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, _ = padded_convolution(x, w, padding, -7, strides)
-    options = CompileOptions(kernels="amx", target_cpu="sapphirerapids")
-    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    lowered = lowered_text(text, kernels="amx", target_cpu="sapphirerapids")
     assert "@matrix_product" in lowered
     assert ("padded_pictures" in lowered) == (dispatches == 2)
 

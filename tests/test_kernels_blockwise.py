@@ -13,29 +13,22 @@ import numpy as np
 import pytest
 
 import subquant
-from block_programs import arrays, program, reference, with_constants
+from block_programs import arrays, exact_product, named, program, reference, with_constants
 from devices import main_of
 from instruction_sets import EVERY, SOME
-from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.compile_options import CompileOptions
+from programs import lowered_text
 from subquant.formats.irpa_writer import create_archive
 
 
-def check(case, instructions, *, transposed=False, zeros=False, offsets=False, is_known=False):
-    tensors = arrays(*case, zeros=zeros, offsets=offsets)
-    text = program(*case, zeros=zeros, offsets=offsets, transposed=transposed)
+def check(case, instructions, *, transposed=False, is_known=False, **parameters):
+    tensors = arrays(*case, **parameters)
+    text = program(*case, **parameters, transposed=transposed)
     oriented = [tensors[0], *(each.T.copy() for each in tensors[1:])] if transposed else tensors
     if is_known:
         text = with_constants(text, *oriented[1:])
         oriented = oriented[:1]
     main = main_of(text, activations="int8", kernels=instructions)
-    names = iter(tensors[3:])
-    expected = reference(
-        *tensors[:3],
-        case[3],
-        next(names) if zeros else None,
-        next(names) if offsets else None,
-    )
+    expected = reference(block=case[3], **named(tensors, **parameters))
     actual = main(*oriented)
     # Each block adds a rounding of f32 or two; sums of few hundred blocks stay far below this.
     assert np.abs(actual - expected).max() <= 2e-6 * np.abs(expected).max()
@@ -43,7 +36,7 @@ def check(case, instructions, *, transposed=False, zeros=False, offsets=False, i
 
 def text_of_main(text, **options):
     """Return the lowered function `main`, without kernels."""
-    lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
+    lowered = lowered_text(text, **options)
     return lowered[lowered.index("func.func @main(") :]
 
 
@@ -110,8 +103,8 @@ def test_panels_are_unpacked_for_many_rows_only():
         ((64, 512, 64, 32, "u8"), False),
         ((64, 2048, 64, 2048), False),
     ]:
-        options = CompileOptions(activations="int8", kernels="avx2", target_cpu="haswell")
-        text = compile_to_bytes(program(*case), options, emit="mlir").decode()
+        options = {"activations": "int8", "kernels": "avx2", "target_cpu": "haswell"}
+        text = lowered_text(program(*case), **options)
         assert ("memref.alloca" in text) == is_unpacked
 
 
@@ -128,30 +121,16 @@ def test_panels_are_unpacked_for_many_rows_only():
 )
 @pytest.mark.share(2)
 def test_f32_activations(case, zeros, offsets, instructions):
-    x, q, scales, *more = arrays(*case, zeros=zeros, offsets=offsets)
-    text = program(*case, zeros=zeros, offsets=offsets)
-    of_arguments = text
-    tensors = dict(re.findall(r"%([qszo]): tensor<(\S+?)>[,)]", text))
-    for (name, type_), array in zip(tensors.items(), [q, scales, *more], strict=True):
-        literal = (array.astype(np.float32) if type_.endswith("f32") else array).tolist()
-        text = re.sub(rf", %{name}: tensor<{type_}>", "", text, count=1)
-        constant = f"  %{name} = arith.constant dense<{literal}> : tensor<{type_}>\n"
-        text = text.replace("  %w =", f"{constant}  %w =", 1)
-    main = main_of(text, kernels=instructions)
+    parameters = {"zeros": zeros, "offsets": offsets}
+    inputs, of_arguments = arrays(*case, **parameters), program(*case, **parameters)
+    text = with_constants(of_arguments, *inputs[1:])
     # Only constant weights: IREE's loops compute with an argument.
     assert "@block_product" not in text_of_main(of_arguments)
     assert "@block_product" in text_of_main(text, kernels=instructions)
-    block, names = case[3], iter(more)
-    real = q.astype(np.float64)
-    if zeros:
-        real = real - np.repeat(next(names).astype(np.float64), block, 0)
-    real = real * np.repeat(scales.astype(np.float64), block, 0)
-    if offsets:
-        real = real + np.repeat(next(names).astype(np.float64), block, 0)
-    actual = main(x)
+    expected, magnitude = exact_product(block=case[3], **named(inputs, **parameters))
+    actual = main_of(text, kernels=instructions)(inputs[0])
     # Each multiplication and addition rounds by half a unit in the last place.
-    bound = 2.0**-24 * (x.shape[1] + 3) * (np.abs(x).astype(np.float64) @ np.abs(real))
-    assert (np.abs(actual - x.astype(np.float64) @ real) <= bound).all()
+    assert (np.abs(actual - expected) <= 2.0**-24 * (case[1] + 3) * magnitude).all()
 
 
 @pytest.mark.parametrize("instructions", EVERY)
@@ -272,17 +251,8 @@ def test_dynamic_m(instructions):
 def test_constant_weights_are_packed_by_the_compiler():
     case = (2, 256, 64, 32)
     x, q, scales = arrays(*case)
-    values = ", ".join("[" + ", ".join(map(str, row)) + "]" for row in q.tolist())
-    of_blocks = ", ".join("[" + ", ".join(map(repr, row)) + "]" for row in scales.tolist())
-    text = program(*case).replace(", %q: tensor<256x64xi4>, %s: tensor<8x64xf32>", "")
-    text = text.replace(
-        "  %w =",
-        f"  %q = arith.constant dense<[{values}]> : tensor<256x64xi4>\n"
-        f"  %s = arith.constant dense<[{of_blocks}]> : tensor<8x64xf32>\n  %w =",
-    )
-    options = CompileOptions(activations="int8", kernels="portable")
-    lowered = compile_to_bytes(text, options, emit="mlir").decode()
-    calls = lowered[lowered.index("func.func @main") :]
+    text = with_constants(program(*case), q, scales)
+    calls = text_of_main(text, activations="int8", kernels="portable")
     assert "flow.dispatch" in calls
     # 8 tiles of 8 steps: 128 bytes of integers, and an f32 scale for each of 8 columns.
     assert f"tensor<8x{8 * (128 + 8 * 4)}xi8>" in calls
@@ -303,9 +273,7 @@ def test_equal_contractions_share_an_executable():
         + second
         + "  return %y2",
     )
-    lowered = compile_to_bytes(
-        text, CompileOptions(activations="int8", fuse_below_macs=0), emit="mlir"
-    ).decode()
+    lowered = lowered_text(text, activations="int8", fuse_below_macs=0)
     assert lowered.count('"flow.dispatch"') == 4
     assert lowered.count('"stream.executable"') == 2
 
@@ -352,9 +320,7 @@ def test_batched_weights(case, is_dynamic, instructions):
     ]
     expected = np.stack([reference(x, q, s, block, None, o) for x, q, s, o in each])
     oriented = [[x, *(part.T for part in weight)] for x, *weight in each]
-    actual = main(
-        *(np.stack(arrays_of_batches) for arrays_of_batches in zip(*oriented, strict=True))
-    )
+    actual = main(*map(np.stack, zip(*oriented, strict=True)))
     assert np.abs(actual - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
@@ -365,10 +331,8 @@ def test_batched_parameters_with_f32_activations(tmp_path):
     x = random.standard_normal((rows, batches, depth)).astype(np.float32)
     q = random.integers(-128, 128, (columns, batches, depth)).astype(np.int8)
     s = random.uniform(0.5, 2, (columns, batches, depth // block)).astype(np.float32)
-    types = (
-        f"tensor<{columns}x{batches}x{depth}xi8>",
-        f"tensor<{columns}x{batches}x{depth // block}xf32>",
-    )
+    blocks = depth // block
+    types = [f"tensor<{columns}x{batches}x{end}>" for end in (f"{depth}xi8", f"{blocks}xf32")]
     globals_ = "".join(
         f'"util.global"() {{sym_name = "{name}", sym_visibility = "private", type = {type_}, '
         f'initial_value = #flow.parameter.named<"model"::"{name}"> : {type_}}} : () -> ()\n'

@@ -12,14 +12,11 @@ import subquant
 from devices import main_of
 from instruction_sets import EVERY, SOME
 from integer_programs import convolution, convolved, drawn
+from programs import lowered_text
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.kernels.conv_geometry import ConvAxis
 from subquant.kernels.pack.tap_packs import TapPacks
-
-
-def lowered_text(text, **options):
-    return compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
 
 
 def grouped(x, w, groups, strides=(1, 1), dilations=(1, 1), padding=(0, 0)):
@@ -40,6 +37,13 @@ def depthwise(x, w, **options):
     return grouped(x, w, x.shape[3], **options)
 
 
+def check(text, x, w, expected, instructions):
+    """A kernel computes the expected integers."""
+    main = main_of(text, kernels=instructions)
+    assert '"flow.dispatch"' in lowered_text(text, kernels=instructions)
+    np.testing.assert_array_equal(main(x, w), expected)
+
+
 DEPTHWISE = {
     "3x3": ((1, 14, 15, 64), (3, 3, 1, 64), {"padding": (1, 1)}),
     "5x5": ((1, 13, 17, 24), (5, 5, 1, 24), {"padding": (2, 2)}),
@@ -53,15 +57,12 @@ DEPTHWISE = {
     "one column of taps": ((1, 40, 9, 16), (7, 1, 1, 16), {"padding": (3, 0)}),
     "one position": ((1, 29, 40, 96), (1, 1, 1, 96), {"strides": (2, 1)}),
     "apart": ((1, 16, 18, 32), (3, 2, 1, 32), {"dilations": (2, 3), "padding": (0, 2)}),
-    "apart and steps": (
-        (1, 25, 29, 40),
-        (3, 3, 1, 40),
-        {"dilations": (2, 2), "strides": (2, 2), "padding": (2, 2)},
-    ),
+    "apart and steps": ((1, 25, 29, 40), (3, 3, 1, 40),
+                        {"dilations": (2, 2), "strides": (2, 2), "padding": (2, 2)}),
     "long lines": ((1, 3, 2001, 16), (3, 3, 1, 16), {"padding": (1, 1)}),
     "long lines apart": ((1, 1, 2001, 70), (1, 5, 1, 70), {"dilations": (1, 4), "padding": (0, 8)}),
     "mostly padding": ((1, 2, 3, 32), (3, 5, 1, 32), {"padding": (9, 9)}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("instructions", SOME)
@@ -71,10 +72,7 @@ def test_depthwise_convolutions_are_exact(case, instructions):
     x_shape, w_shape, options = DEPTHWISE[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = depthwise(x, w, **options)
-    main = main_of(text, kernels=instructions)
-    assert '"flow.dispatch"' in lowered_text(text, kernels=instructions)
-    result = main(x, w)
-    np.testing.assert_array_equal(result, expected)
+    check(text, x, w, expected, instructions)
 
 
 GROUPS = {
@@ -95,29 +93,23 @@ def test_convolutions_of_groups_are_exact(case, instructions):
     x_shape, w_shape, groups, options = GROUPS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = grouped(x, w, groups, **options)
-    main = main_of(text, kernels=instructions)
-    assert '"flow.dispatch"' in lowered_text(text, kernels=instructions)
-    result = main(x, w)
-    np.testing.assert_array_equal(result, expected)
+    check(text, x, w, expected, instructions)
 
 
 @pytest.mark.parametrize(
-    ("channels", "columns", "groups"),
-    [(30, 30, 10), (27, 36, 9), (36, 18, 9)],
+    ("channels", "columns", "groups"), [(30, 30, 10), (27, 36, 9), (36, 18, 9)]
 )
 def test_groups_that_do_not_fill_vectors_have_no_kernel(channels, columns, groups):
     x, w = drawn(1, 9, 9, channels), drawn(3, 3, channels // groups, columns, seed=1)
     text, _ = grouped(x, w, groups)
-    calls = compile_to_bytes(text, CompileOptions(), emit="mlir").decode()
-    assert '"flow.dispatch"' not in calls
+    assert '"flow.dispatch"' not in lowered_text(text)
 
 
 @pytest.mark.parametrize(("size", "workgroups"), [(8, 1), (28, 2), (56, 4), (112, 8)])
 def test_threads_share_small_depthwise_convolutions(size, workgroups):
     """A tap counts as four MACs; more workgroups gather more image rows twice."""
     text, _ = depthwise(drawn(1, size, size, 32), drawn(3, 3, 1, 32, seed=1), padding=(1, 1))
-    options = CompileOptions(kernels="avx2", target_cpu="haswell")
-    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    lowered = lowered_text(text, kernels="avx2", target_cpu="haswell")
     counts = re.findall(r'"stream.return"\(%c(\d+)(?:_\d+)?, .*\n.*@(\w+), sym_name', lowered)
     result = {int(count) for count, name in counts if name == "depthwise_product"}
     assert result == {workgroups}
@@ -141,15 +133,12 @@ def test_quantized_images_are_padded_with_zero_points(written, instructions):
     inputs = 24 if written is convolution else 1
     x, w = drawn(1, 9, 17, 24), np.maximum(drawn(3, 3, inputs, 24, seed=1), -127)
     text, expected = written(x.astype(np.int32) + 5, w, padding=(1, 1))
-    text = re.sub(
-        r"tensor<([0-9x]+)xi8>, %w", r"tensor<\1x!quant.uniform<i8:f32, 1.0:-5>>, %w", text
-    )
-    text = re.sub(
-        r": \(tensor<([0-9x]+)xi8>", r": (tensor<\1x!quant.uniform<i8:f32, 1.0:-5>>", text
-    )
+    quantized = r"\1x!quant.uniform<i8:f32, 1.0:-5>>\2"
+    text = re.sub(r"(tensor<[0-9x]+)xi8>(, %w)", quantized, text)
+    text = re.sub(r"(: \(tensor<[0-9x]+)xi8>()", quantized, text)
     text = text.replace("xi8>", "x!quant.uniform<i8<-127:127>:f32, 1.0>>")
     text = text.replace("xi32>", "x!quant.uniform<i32:f32, 1.0>>")
-    calls = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
+    calls = lowered_text(text, kernels=instructions)
     assert '"flow.dispatch"' in calls
     assert "tensor<1x11x19x24xi8>" not in calls  # no padded copy beside the kernels
     executable = subquant.compile(text, kernels=instructions)
@@ -159,8 +148,7 @@ def test_quantized_images_are_padded_with_zero_points(written, instructions):
 def test_large_filters_have_no_kernel():
     x, w = drawn(1, 70, 71, 3), drawn(67, 69, 1, 3, seed=1)
     text, expected = depthwise(x, w)
-    calls = compile_to_bytes(text, CompileOptions(), emit="mlir").decode()
-    assert '"flow.dispatch"' not in calls
+    assert '"flow.dispatch"' not in lowered_text(text)
     np.testing.assert_array_equal(subquant.compile(text).main(x, w), expected)
 
 

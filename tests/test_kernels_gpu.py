@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import subquant
-from block_programs import arrays, program, reference
-from programs import LONG
+from block_programs import arrays, exact_product, named, program, reference, with_constants
+from devices import compile_for
+from programs import LONG, lowered_text
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import UsageError
@@ -46,46 +47,22 @@ CASES = [
 ]
 
 
-def exact_product(x, q, scales, block, zeros=None, offsets=None):
-    """Return the product in float64, of unquantized activations."""
-    weight = np.repeat(scales.astype(np.float64), block, 0)
-    moved = q.astype(np.float64)
-    if zeros is not None:
-        moved = moved - np.repeat(zeros.astype(np.float64), block, 0)
-    weight = moved * weight
-    if offsets is not None:
-        weight = weight + np.repeat(offsets.astype(np.float64), block, 0)
-    return x.astype(np.float64) @ weight
+REFERENCES = {"float": lambda *args, **named: exact_product(*args, **named)[0], "int8": reference}
 
 
-def check(
-    case,
-    device,
-    activations,
-    *,
-    transposed=False,
-    zeros=False,
-    offsets=False,
-    rows=None,
-    kernels="spirv",
-):
-    inputs = arrays(*case, zeros=zeros, offsets=offsets)
-    text = program(rows or case[0], *case[1:], zeros=zeros, offsets=offsets, transposed=transposed)
-    options = {"activations": activations, "kernels": kernels}
-    executable = subquant.compile(text, target="vulkan", device=device, **options)
-    arguments = [inputs[0], *(each.T.copy() for each in inputs[1:])] if transposed else inputs
-    names = iter(inputs[3:])
-    exact = {"float": exact_product, "int8": reference}[activations]
-    expected = exact(
-        *inputs[:3],
-        case[3],
-        next(names) if zeros else None,
-        next(names) if offsets else None,
-    )
-    result = executable.main(*arguments)
+def check_close(result, expected, bound=3e-6):
+    """Each product, or each block of them, adds a rounding of f32 or two."""
     assert result.shape == expected.shape
-    # Each product, or each block of them, adds a rounding of f32 or two.
-    assert np.abs(result - expected).max() <= 3e-6 * np.abs(expected).max()
+    assert np.abs(result - expected).max() <= bound * np.abs(expected).max()
+
+
+def check(case, device, activations, *, transposed=False, kernels="spirv", **parameters):
+    inputs = arrays(*case, **parameters)
+    text = program(*case, **parameters, transposed=transposed)
+    executable = compile_for(text, device, activations=activations, kernels=kernels)
+    arguments = [inputs[0], *(each.T.copy() for each in inputs[1:])] if transposed else inputs
+    expected = REFERENCES[activations](block=case[3], **named(inputs, **parameters))
+    check_close(executable.main(*arguments), expected)
 
 
 @ON_VULKAN
@@ -105,16 +82,10 @@ def test_cpu_devices_have_no_split_k(activations, vulkan):
 
 @ON_VULKAN
 def test_the_device_says_which_kernels_it_has(vulkan):
-    remarks: list[str] = []
-    subquant.compile(
-        program(1, 1024, 256, 32),
-        target="vulkan",
-        device=vulkan,
-        explain=True,
-        on_remark=lambda remark: remarks.append(remark.message),
-    )
-    named = "spirv-cpu" if vulkan.driver == "llvmpipe" else "spirv"
-    assert remarks == [f"is computed by a kernel ({named})"]
+    remarks = []
+    compile_for(program(1, 1024, 256, 32), vulkan, explain=True, on_remark=remarks.append)
+    kernels = "spirv-cpu" if vulkan.driver == "llvmpipe" else "spirv"
+    assert [each.message for each in remarks] == [f"is computed by a kernel ({kernels})"]
 
 
 @ON_VULKAN
@@ -124,8 +95,7 @@ def test_activations_of_nan_infinity_and_subnormals(vulkan):
     x[1, 40], x[2, 99], x[3, 5], x[4, :32] = np.nan, np.inf, -np.inf, 1e-40
     x[5], x[6, 32:64], x[7, 3], x[8, 64:] = 0, 2.0**-101, 3e30, -0.0
     inputs, text = (x, q, scales), program(9, 128, 64, 32)
-    options = {"activations": "int8", "kernels": "spirv"}
-    result = subquant.compile(text, target="vulkan", device=vulkan, **options).main(*inputs)
+    result = compile_for(text, vulkan, activations="int8", kernels="spirv").main(*inputs)
     expected = subquant.compile(text, activations="int8").main(*inputs)
     assert np.isnan(expected[1:4]).all()
     assert np.isfinite(expected[4:]).all()
@@ -148,8 +118,7 @@ SPLIT_K = {
 def test_few_rows_have_split_k(case, target):
     """A large GPU needs more workgroups than a GEMV has tiles: they share K."""
     text, split_k = SPLIT_K[case]
-    options = CompileOptions("vulkan", vulkan_target=target)
-    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    lowered = lowered_text(text, "vulkan", vulkan_target=target)
     match = re.search(r"@thread_product.*->\s*tensor<(?:\?|\d+)x(?:(\d+)x)?256xf32>", lowered)
     assert int(match[1] or 1) == (split_k if target == "generic" else 1)
 
@@ -190,23 +159,19 @@ def test_scales_that_are_quantized(storage, several, vulkan):
       : ({", ".join(kinds)}) -> {reals}
 """
     text = text.replace("{\n", dequantize, 1)
-    executable = subquant.compile(text, target="vulkan", device=vulkan, kernels="spirv")
-    result = executable.main(x, q, codes, outer)
-    expected = exact_product(x, q, scales, block)
-    assert np.abs(result - expected).max() <= 3e-6 * np.abs(expected).max()
+    result = compile_for(text, vulkan, kernels="spirv").main(x, q, codes, outer)
+    check_close(result, exact_product(x, q, scales, block)[0])
 
 
 @ON_VULKAN
 @ACTIVATIONS
 def test_dynamic_m(activations, vulkan):
-    text = program("?", 256, 96, 32)
-    executable = subquant.compile(text, target="vulkan", device=vulkan, activations=activations)
+    executable = compile_for(program("?", 256, 96, 32), vulkan, activations=activations)
     for rows in (1, 4, 5, 14):
         inputs = arrays(rows, 256, 96, 32, seed=rows)
-        exact = {"float": exact_product, "int8": reference}[activations]
         result = executable.main(*inputs)
         assert result.shape == (rows, 96)
-        np.testing.assert_allclose(result, exact(*inputs, 32), atol=3e-4)
+        np.testing.assert_allclose(result, REFERENCES[activations](*inputs, 32), atol=3e-4)
 
 
 @ON_VULKAN
@@ -220,7 +185,7 @@ def test_sums_of_integers_are_exact_at_the_extremes(storage, vulkan):
     q = np.full((depth, columns), extreme, np.int8 if signed else np.uint8)
     scales = np.ones((depth // block, columns), np.float32)
     text = program(rows, depth, columns, block, storage)
-    executable = subquant.compile(text, target="vulkan", device=vulkan, activations="int8")
+    executable = compile_for(text, vulkan, activations="int8")
     for activations in (x, -x):
         expected = np.full((rows, columns), float(activations[0, 0]) * extreme * depth)
         np.testing.assert_array_equal(executable.main(activations, q, scales), expected)
@@ -248,30 +213,18 @@ def test_types_of_ggml(name, activations, vulkan):
     options = CompileOptions("vulkan", activations=activations)
     result = Executable(compile_to_bytes(module, options), vulkan).main(x)
     bound = {"float": 3e-6, "int8": 0.02}[activations]
-    expected = x.astype(np.float64) @ exact.T
-    assert np.abs(result - expected).max() <= bound * np.abs(expected).max()
+    check_close(result, x.astype(np.float64) @ exact.T, bound)
 
 
 @ON_VULKAN
 def test_constant_operands(vulkan):
     """IREE would evaluate a dispatch of constants on the CPU, which has no SPIR-V."""
-    x, q, scales = arrays(2, 64, 256, 32)
-    text = program(2, 64, 256, 32)
-    body = text.split("{", 1)[1]
-
-    def constant(name, array, element):
-        type_ = f"tensor<{'x'.join(map(str, array.shape))}x{element}>"
-        return f'  %{name} = arith.constant dense<"0x{array.tobytes().hex()}"> : {type_}'
-
-    constants = "\n".join([
-        constant("x", x, "f32"), constant("b", q, "i8"),
-        "  %q = stablehlo.convert %b : (tensor<64x256xi8>) -> tensor<64x256xi4>",
-        constant("s", scales, "f32"),
-    ])  # fmt: skip
-    text = f"func.func @main() -> tensor<2x256xf32> {{\n{constants}{body}"
-    result = subquant.compile(text, target="vulkan", device=vulkan).main()
-    expected = exact_product(x, q, scales, 32)
-    assert np.abs(result - expected).max() <= 3e-6 * np.abs(expected).max()
+    x, *weight = arrays(2, 64, 256, 32)
+    text = with_constants(program(2, 64, 256, 32), *weight)
+    argument = "%x: tensor<2x64xf32>"
+    constant = f"  %x = arith.constant dense<{x.tolist()}> : tensor<2x64xf32>\n"
+    text = text.replace(argument, "").replace("{\n", "{\n" + constant, 1)
+    check_close(compile_for(text, vulkan).main(), exact_product(x, *weight, 32)[0])
 
 
 # -- lowered programs ------------------------------------------------------------------------------
@@ -281,8 +234,7 @@ def test_constant_operands(vulkan):
 @pytest.mark.parametrize("rows", [1, 128])
 def test_the_weight_is_not_dequantized_to_memory(rows, activations):
     """No tensor or memref of floats has as many elements as the weight."""
-    options = CompileOptions("vulkan", activations=activations)
-    text = compile_to_bytes(program(rows, 256, 512, 32), options, emit="mlir").decode()
+    text = lowered_text(program(rows, 256, 512, 32), "vulkan", activations=activations)
     assert "@thread_product" in text
     floats = r"(?:tensor|memref)<((?:\d+x)+)(?:vector<4x)?(?:f16|bf16|f32|f64)"
     for extents in re.findall(floats, text):
@@ -299,7 +251,7 @@ def remarks_of(text, **options):
 def test_the_choice_is_explained_and_can_be_overridden():
     text = program(4, 256, 512, 32)
     assert "is computed by a kernel (spirv)" in remarks_of(text)
-    lowered = compile_to_bytes(text, CompileOptions("vulkan", kernels="none"), emit="mlir").decode()
+    lowered = lowered_text(text, "vulkan", kernels="none")
     assert "thread_product" not in lowered
     assert "linalg.generic" in lowered
 
@@ -320,12 +272,11 @@ def test_match_failures(text, reason):
 def test_kernels_of_other_targets_are_refused():
     text = program(4, 256, 512, 32)
     with pytest.raises(UsageError, match="'avx2' are those of CPUs; choose 'auto', 'spirv'"):
-        compile_to_bytes(text, CompileOptions("vulkan", kernels="avx2"), emit="mlir")
+        lowered_text(text, "vulkan", kernels="avx2")
     with pytest.raises(UsageError, match="'spirv' are those of vulkan"):
-        compile_to_bytes(text, CompileOptions(kernels="spirv"), emit="mlir")
+        lowered_text(text, kernels="spirv")
 
 
 def test_devices_without_bytes_keep_the_loops():
-    options = CompileOptions("vulkan", vulkan_target="generic-32bit")
-    text = compile_to_bytes(program(4, 256, 512, 32), options, emit="mlir").decode()
+    text = lowered_text(program(4, 256, 512, 32), "vulkan", vulkan_target="generic-32bit")
     assert "thread_product" not in text

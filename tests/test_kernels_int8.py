@@ -13,9 +13,7 @@ from block_programs import with_constants
 from devices import main_of
 from instruction_sets import EVERY, HERE, SOME, case_of
 from integer_programs import convolution, drawn, padded_convolution, product
-from programs import LONG
-from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.compile_options import CompileOptions
+from programs import LONG, lowered_text
 from subquant.kernels.isa.registry import INSTRUCTION_SETS
 from subquant.runtime import Device
 from test_kernels_blockwise import text_of_main
@@ -38,11 +36,7 @@ CONVOLUTIONS = {
     "ragged channels and padding": ((2, 9, 8, 67), (3, 3, 67, 9), {"padding": (1, 2)}),
     "shared": ((2, 24, 30, 32), (3, 3, 32, 48), {"padding": (1, 1)}),
     "deep": ((1, 6, 7, 200), (3, 3, 200, 24), {"padding": (0, 1)}),
-    "shared, with strides": (
-        (1, 39, 33, 48),
-        (3, 2, 48, 40),
-        {"strides": (2, 3), "padding": (1, 2)},
-    ),
+    "shared, strided": ((1, 39, 33, 48), (3, 2, 48, 40), {"strides": (2, 3), "padding": (1, 2)}),
 }
 
 
@@ -101,8 +95,8 @@ def test_taps_in_the_padding_are_skipped(case, instructions):
     x_shape, w_shape, padding, strides, kinds = PADDED[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, _ = padded_convolution(x, w, padding, -7, strides)
-    options = CompileOptions(kernels=instructions, target_cpu=CPUS[instructions])
-    lowered = compile_to_bytes(with_constants(text, w), options, emit="mlir").decode()
+    options = {"kernels": instructions, "target_cpu": CPUS[instructions]}
+    lowered = lowered_text(with_constants(text, w), **options)
     columns = INSTRUCTION_SETS[instructions]
     vectors = columns.vectors_per_tile(w_shape[-1], columns.max_vectors_int8)
     width = vectors * columns.lanes
@@ -128,9 +122,7 @@ def test_kernel_converts_activations_that_it_reads_few_times(
     """Other activations are converted before: for 3x3 taps, or for nine tiles."""
     shape, options = ((1, 1), {"strides": strides}) if strides else ((3, 3), {})
     text, _ = convolution(drawn(1, 60, 60, 64), drawn(*shape, 64, columns, seed=1), **options)
-    cpu = {"avx512vnni": "icelake-server", "avx2": "haswell"}[instructions]
-    options = CompileOptions(kernels=instructions, target_cpu=cpu)
-    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    lowered = lowered_text(text, kernels=instructions, target_cpu=CPUS[instructions])
     written = re.search(r"stablehlo\.(xor|convert) .*tensor<1x60x60x64x|padded_pictures", lowered)
     assert (written is None) == is_inside
 
@@ -143,8 +135,7 @@ def test_kernel_pads_image_rows(columns, missing, is_inside):
     channels = 64 - missing
     x, w = drawn(1, 30, 30, channels), drawn(3, 3, channels, columns, seed=1)
     text, _ = convolution(x, w, padding=(1, 1))
-    options = CompileOptions(kernels="avx512vnni", target_cpu="icelake-server")
-    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    lowered = lowered_text(text, kernels="avx512vnni", target_cpu="icelake-server")
     assert "integer_product" in lowered
     assert ("padded_pictures" in lowered) != is_inside
 
@@ -209,7 +200,7 @@ def test_weight_panels_are_widened_for_many_pixels(case):
     source, words = WEIGHT_PANELS[case]
     text = source if isinstance(source, str) else source[0]
     options = {"kernels": "avx2", "target_cpu": "haswell"}
-    lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
+    lowered = lowered_text(text, **options)
     panels = re.findall(r"memref\.alloca\(.* : memref<1x(\d+)x32xi16>", lowered)
     assert {*panels} == (set() if words is None else {str(words)})
     main = main_of(text, **options)

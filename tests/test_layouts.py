@@ -6,6 +6,7 @@ scales and minimums of Q4_K, is compared with loops over the bytes as well.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +68,12 @@ def tensor_of(name: str, blocks: np.ndarray) -> GgmlTensor:
     return GgmlTensor(np.ascontiguousarray(blocks).view(np.uint8), name, shape, "w")
 
 
+def super_blocks(name: str, blocks: np.ndarray) -> SuperBlockLayout:
+    layout = tensor_of(name, blocks).unpack()
+    assert isinstance(layout, SuperBlockLayout)
+    return layout
+
+
 def reference(name: str, blocks: np.ndarray) -> np.ndarray:
     """Return the blocks dequantized by ``gguf``."""
     raw = np.ascontiguousarray(blocks).view(np.uint8).reshape((1, -1))
@@ -95,11 +102,8 @@ def assert_equals_gguf(name: str, blocks: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", TYPES)
 def test_block_sizes_are_those_of_gguf(name: str) -> None:
-    kind = BLOCK_TYPES[name]
-    assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]] == (
-        kind.size,
-        kind.block.itemsize,
-    )
+    sizes = BLOCK_TYPES[name].size, BLOCK_TYPES[name].block.itemsize
+    assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]] == sizes
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -139,8 +143,7 @@ def test_all_scales_in_all_sub_blocks(name: str) -> None:
     Types with a codebook have odd scales only.
     """
     odd = dict.fromkeys(LEVELS, 16) | {"IQ1_S": 8, "IQ1_M": 8}
-    layout = tensor_of(name, random_blocks(name, 4096)).unpack()
-    assert isinstance(layout, SuperBlockLayout)
+    layout = super_blocks(name, random_blocks(name, 4096))
     for field in (layout.SCALES, layout.MINIMUMS):
         if field is None:
             continue
@@ -196,8 +199,7 @@ def test_6_bit_scales(name: str) -> None:
     blocks = random_blocks(name, 1024, seed=4)
     blocks["d"], blocks["dmin"] = 1, 0
     scales = np.array([q4_k_integers(block)[0] for block in blocks], np.float32)
-    layout = tensor_of(name, blocks).unpack()
-    assert isinstance(layout, SuperBlockLayout)
+    layout = super_blocks(name, blocks)
     actual = layout.block_form().real_scales(ExpressedType.F32)
     np.testing.assert_array_equal(actual.reshape(scales.shape), scales)
     np.testing.assert_array_equal(
@@ -229,8 +231,7 @@ def test_planes_of_q4_k() -> None:
 
 
 def test_more_blocks_than_are_unpacked_at_once() -> None:
-    blocks = random_blocks("Q5_0", 2**15 + 3)
-    assert_equals_gguf("Q5_0", blocks)
+    assert_equals_gguf("Q5_0", random_blocks("Q5_0", 2**15 + 3))
 
 
 def test_q8_0_is_not_copied() -> None:
@@ -316,22 +317,14 @@ def test_the_first_value_is_in_the_lowest_bits(bits: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "field",
-    [
-        PackedIntegers("x", 2),
-        PackedIntegers("x", 4),
-        PackedIntegers("x", 4, 1),
-        PackedIntegers("x", 4, 2),
-        PackedIntegers("x", 4, 2, zero=32),
-        PackedIntegers("x", 2, 1, zero=4),
-    ],
-    ids=str,
+    ("low", "high", "zero"),
+    [(2, 0, 0), (4, 0, 0), (4, 1, 0), (4, 2, 0), (4, 2, 32), (2, 1, 4)],
 )
-def test_all_integers_of_a_field(field: PackedIntegers) -> None:
-    values = np.arange(max(8, 2 ** (field.low + field.high))) % 2 ** (field.low + field.high)
-    values = values - field.zero
+def test_all_integers_of_a_field(low: int, high: int, zero: int) -> None:
+    field = PackedIntegers("x", low, high, zero=zero)
+    values = np.arange(max(8, 2 ** (low + high))) % 2 ** (low + high) - zero
     got = field.unpack(field.pack(values[None]))
-    assert got.dtype == (np.int8 if field.zero else np.uint8)
+    assert got.dtype == (np.int8 if zero else np.uint8)
     np.testing.assert_array_equal(got[0], values)
 
 
@@ -364,26 +357,27 @@ def test_super_blocks_of_other_sizes() -> None:
 
 def test_super_blocks_in_float64() -> None:
     planes = SuperBlockScaled_6_8_Layout.pack(
-        np.full((1, 1, 1), 0.1),
-        np.full((1, 1, 2), 3, np.int8),
-        np.full((1, 1, 2, 8), -32, np.int8),
+        np.full((1, 1, 1), 0.1), np.full((1, 1, 2), 3, np.int8), np.full((1, 1, 2, 8), -32, np.int8)
     )
     layout = SuperBlockScaled_6_8_Layout((1, 16), planes)
     assert layout.block_form().offsets is None
     assert (layout.dequant(np.float64) == 0.1 * 3 * -32).all()
 
 
-@pytest.mark.parametrize("name", ["Q3_K", "Q6_K"])
-def test_super_blocks_without_minimums_are_a_quantized_type(name: str) -> None:
-    blocks = random_blocks(name, 12)
-    tensor = GgmlTensor(blocks.view(np.uint8), name, (2, 3, 512))
-    layout = tensor.unpack()
+@pytest.mark.parametrize(
+    ("name", "shape"), [("Q3_K", (2, 3, 512)), ("Q6_K", (2, 3, 512)), ("Q6_K", (256,))]
+)
+def test_super_blocks_without_minimums_are_a_quantized_type(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    blocks = random_blocks(name, math.prod(shape) // 256)
+    layout = GgmlTensor(blocks.view(np.uint8), name, shape).unpack()
     assert isinstance(layout, SuperBlockLayout)
     with np.errstate(all="ignore"):
         parameters = layout.parameters()
         expected = layout.dequant()
-    assert parameters.axes == (0, 1, 2)
-    assert parameters.block_sizes == (1, 1, 16)
+    assert parameters.axes == tuple(range(len(shape)))
+    assert parameters.block_sizes == (*[1] * (len(shape) - 1), 16)
     assert str(parameters.storage) == {"Q3_K": "i3", "Q6_K": "i6"}[name]
     assert_same_bits(dequantize(layout.values().reshape(layout.shape), parameters), expected)
 
@@ -392,14 +386,6 @@ def test_super_blocks_with_minimums_are_none() -> None:
     layout = SuperBlockOffsetScaled_4_6_Layout((1, 512), q4_k_planes())
     with pytest.raises(UsageError, match="subtracts minimums, which no quantized type does"):
         layout.parameters()
-
-
-def test_one_axis_of_super_blocks_is_a_quantized_type() -> None:
-    layout = GgmlTensor(random_blocks("Q6_K", 1).view(np.uint8), "Q6_K", (256,)).unpack()
-    assert isinstance(layout, SuperBlockLayout)
-    with np.errstate(all="ignore"):
-        got = dequantize(layout.values().reshape(256), layout.parameters())
-        assert_same_bits(got, layout.dequant())
 
 
 @pytest.mark.parametrize("name", SUPER)
@@ -433,18 +419,15 @@ def q4_k_planes() -> dict[str, np.ndarray]:
         ({"d": np.zeros((1, 2), np.float16)}, r"plane 'd' .* \(1, 2\), expected \(1, 2, 1\)"),
         ({"dmin": np.zeros((1, 2, 1), np.int8)}, "plane 'dmin' .* elements of int8, expected floa"),
         ({"sb_mins_high": np.zeros((1, 2, 4), np.uint8)}, r"'sb_mins_high' .* expected \(1, 2, 2"),
+        ({}, "have no super-blocks"),  # without an axis
         ({"sb_scales_low": None}, "has the planes .* expected"),
         ({"more": np.zeros(1)}, "has the planes .* expected"),
     ],
 )
 def test_super_blocks_that_do_not_fit(change: dict[str, np.ndarray], message: str) -> None:
+    shape = () if change == {} else (1, 512)
     with pytest.raises(InputError, match=message):
-        SuperBlockOffsetScaled_4_6_Layout((1, 512), {**q4_k_planes(), **change})
-
-
-def test_super_blocks_need_an_axis() -> None:
-    with pytest.raises(InputError, match="have no super-blocks"):
-        SuperBlockOffsetScaled_4_6_Layout((), q4_k_planes())
+        SuperBlockOffsetScaled_4_6_Layout(shape, {**q4_k_planes(), **change})
 
 
 def test_packed_scales_of_q3_k_are_no_int8() -> None:
@@ -567,15 +550,13 @@ def test_blocks_are_a_sub_channel_type(name: str) -> None:
     assert parameters.granularity == "sub-channel"
     assert parameters.block_sizes == (1, 32)
     assert str(parameters.storage) == {"Q4_0": "i4", "Q5_0": "i5", "Q8_0": "i8"}[name]
-    wide = dequantize(
-        layout.stored(), replace(parameters, expressed=ExpressedType.F32, scales=parameters.scales)
-    )
+    stored = layout.stored()
+    wide = dequantize(stored, replace(parameters, expressed=ExpressedType.F32))
     np.testing.assert_array_equal(wide, layout.dequant())
-    repeated = BlockAffineLayout.of_quantized(layout.stored(), parameters)
+    repeated = BlockAffineLayout.of_quantized(stored, parameters)
     np.testing.assert_array_equal(repeated.dequant(), layout.dequant())
-    np.testing.assert_array_equal(
-        dequantize(layout.stored(), repeated.parameters()), dequantize(layout.stored(), parameters)
-    )
+    expected = dequantize(stored, parameters)
+    np.testing.assert_array_equal(dequantize(stored, repeated.parameters()), expected)
 
 
 def test_offsets_in_units_of_the_reals_are_no_type() -> None:
@@ -627,23 +608,15 @@ def test_packed_blocks_with_another_zero() -> None:
         ({}, {"bits": 5}, "'signed' of BlockScaledPackedLayout must be true or false, got None"),
         ({"qs": (1, 8)}, {"bits": 5, "signed": True}, r"of 5 bits has the planes \['qs'\], expect"),
         ({"qs_low": (1, 8)}, {"bits": 3, "signed": True}, r"expected \['qs_low', 'qs_high'\]"),
-        (
-            {"qs_low": (1, 8), "qs_high": (1, 4)},
-            {"bits": 5, "signed": True},
-            r"plane 'qs_high' .* has the shape \(1, 4\), expected \(1, 2\)",
-        ),
+        ({"qs_low": (1, 8), "qs_high": (1, 4)}, {"bits": 5, "signed": True},
+         r"plane 'qs_high' .* has the shape \(1, 4\), expected \(1, 2\)"),
         ({"qs": (1, 0)}, {"bits": 2, "signed": True}, "plane 'qs' .* has no blocks"),
-        *(
-            (
-                {"qs": (1, 8)},
-                {"bits": 2, "signed": signed, "zero": zero},
-                f"'zero' of .* an integer from 1 to 3, with 'signed' being true, got {zero!r} with",
-            )
-            for signed, zero in [(True, 0), (True, 4), (True, True), (True, "1"), (False, 1)]
-        ),
+        *(({"qs": (1, 8)}, {"bits": 2, "signed": signed, "zero": zero},
+           f"'zero' of .* an integer from 1 to 3, with 'signed' being true, got {zero!r} with")
+          for signed, zero in [(True, 0), (True, 4), (True, True), (True, "1"), (False, 1)]),
         ({"qs": (1, 3)}, {"bits": 2, "signed": True}, "no multiple of its block size 12"),
     ],
-)
+)  # fmt: skip
 def test_packed_blocks_that_do_not_fit(
     planes: dict[str, tuple[int, ...]], metadata: dict[str, Any], message: str
 ) -> None:

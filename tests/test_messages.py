@@ -71,42 +71,25 @@ def test_a_similar_name_is_proposed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            "opt x.mlir --passes canonicalise",
-            "no pass is named 'canonicalise'; did you mean 'canoni",
-        ),
-        (
-            "opt x.mlir --passes lower-quant-cast",
-            "no pass is named 'lower-quant-cast'; did you mean 'lower-quant-casts' or",
-        ),
-        (
-            "opt x.mlir --passes lower-quant-casts{roundin=toward-zero}",
-            "pass 'lower-quant-casts' has no option 'roundin=toward-zero'; did you mean 'rounding",
-        ),
+        ("opt x.mlir --passes canonicalise",
+         "no pass is named 'canonicalise'; did you mean 'canoni"),
+        ("opt x.mlir --passes lower-quant-cast",
+         "no pass is named 'lower-quant-cast'; did you mean 'lower-quant-casts' or"),
+        ("opt x.mlir --passes lower-quant-casts{roundin=toward-zero}",
+         "pass 'lower-quant-casts' has no option 'roundin=toward-zero'; did you mean 'rounding"),
         ("exec x.mlir --function mian", "no function is named 'mian'; did you mean 'main'?"),
-        (
-            "exec x.mlir --input x.npy",
-            "expected @file.npy or a literal such as 2x2xf32=1,2,3,4, got 'x.npy'; did you mean "
-            "'@x.npy'?",
-        ),
-        (
-            "exec x.mlir --input 2xf33=1",
-            "element type 'f33' in '2xf33=1' is not known; did you mea",
-        ),
-        (
-            "exec x.mlir --input 2x3xf32=1 --input 1xui8=1 --output y.npy",
-            "expected @file.npy or - for --output, got 'y.npy'; did you mean '@y.npy'?",
-        ),
-        (
-            "compile x.mlir --target-cpu znver99",
-            "LLVM knows no CPU 'znver99' of x86_64; did you mean 'znver",
-        ),
-        (
-            "compile x.mlir --target vulkan --vulkan-target amper",
-            "IREE knows no Vulkan target 'amper'; did you mean 'ampere'?",
-        ),
+        ("exec x.mlir --input x.npy",
+         "expected @file.npy or a literal such as 2x2xf32=1,2,3,4, got 'x.npy'; did you mean "
+         "'@x.npy'?"),
+        ("exec x.mlir --input 2xf33=1", "element type 'f33' in '2xf33=1' is not known; did you me"),
+        ("exec x.mlir --input 2x3xf32=1 --input 1xui8=1 --output y.npy",
+         "expected @file.npy or - for --output, got 'y.npy'; did you mean '@y.npy'?"),
+        ("compile x.mlir --target-cpu znver99",
+         "LLVM knows no CPU 'znver99' of x86_64; did you mean 'znver"),
+        ("compile x.mlir --target vulkan --vulkan-target amper",
+         "IREE knows no Vulkan target 'amper'; did you mean 'ampere'?"),
     ],
-)
+)  # fmt: skip
 def test_misspelled_names(arguments: str, message: str) -> None:
     if "--target-cpu" in arguments and "aes" not in (host_features() or ()):
         pytest.skip("not an x86-64 CPU")
@@ -147,35 +130,23 @@ def test_a_misspelled_device() -> None:
 @pytest.mark.parametrize(
     ("operation", "message"),
     [
-        (
-            "%y = stablehlo.ad %x, %x : tensor<2x8xf32>",
-            "custom op 'stablehlo.ad' is unknown; did you mean 'stablehlo.pad' or 'stablehlo.add'?",
-        ),
-        (
-            "%y = stabelhlo.add %x, %x : tensor<2x8xf32>",
-            "Dialect `stabelhlo' not found for custom op 'stabelhlo.add'; did you mean 'stablehlo'",
-        ),
-        (
-            "%y = torch.aten.matmul %x, %x : tensor<2x8xf32>",
-            "the dialect 'torch' is not read; lower the module to StableHLO first, with "
-            "torch-mlir's pipeline torch-backend-to-stablehlo-backend-pipeline, or export",
-        ),
-        (
-            "%y = arith.adf %x, %x : tensor<2x8xf32>",
-            "custom op 'arith.adf' is unknown; did you mean 'arith.addf'",
-        ),
-        (
-            '%y = "subquant.quantise"(%x) : (tensor<2x8xf32>) -> tensor<2x8xf32>',
-            "unregistered operation 'subquant.quantise' found in dialect ('subquant') that does "
-            "not allow unknown operations; did you mean 'subquant.quantize'",
-        ),
-        (
-            "%y = quant.qcst %x : tensor<2x8xf32> to tensor<2x8xf32>",
-            "custom op 'quant.qcst' is unknown; did you mean 'quant.qcast'",
-        ),
+        ("%y = stablehlo.ad %x, %x : tensor<2x8xf32>",
+         "custom op 'stablehlo.ad' is unknown; did you mean 'stablehlo.pad' or 'stablehlo.add'?"),
+        ("%y = stabelhlo.add %x, %x : tensor<2x8xf32>",
+         "Dialect `stabelhlo' not found for custom op 'stabelhlo.add'; did you mean 'stablehlo'"),
+        ("%y = torch.aten.matmul %x, %x : tensor<2x8xf32>",
+         "the dialect 'torch' is not read; lower the module to StableHLO first, with "
+         "torch-mlir's pipeline torch-backend-to-stablehlo-backend-pipeline, or export"),
+        ("%y = arith.adf %x, %x : tensor<2x8xf32>",
+         "custom op 'arith.adf' is unknown; did you mean 'arith.addf'"),
+        ('%y = "subquant.quantise"(%x) : (tensor<2x8xf32>) -> tensor<2x8xf32>',
+         "unregistered operation 'subquant.quantise' found in dialect ('subquant') that does "
+         "not allow unknown operations; did you mean 'subquant.quantize'"),
+        ("%y = quant.qcst %x : tensor<2x8xf32> to tensor<2x8xf32>",
+         "custom op 'quant.qcst' is unknown; did you mean 'quant.qcast'"),
         ("%y = quant.zzzz %x : tensor<2x8xf32>", "custom op 'quant.zzzz' is unknown\n"),
     ],
-)
+)  # fmt: skip
 def test_misspelled_operations(operation: str, message: str) -> None:
     Path("x.mlir").write_text(
         f"func.func @f(%x: tensor<2x8xf32>) {{\n  {operation}\n  return\n}}\n"
@@ -216,20 +187,14 @@ def test_proposed_vulkan_targets_exist() -> None:
 @pytest.mark.parametrize(
     ("shape", "type_", "message"),
     [
-        (
-            "2x8",
-            "{1:4}, {{1.0, 2.0, 3.0}}",
-            "expected 2 scales along axis 1, one for each block, got 3",
-        ),
+        ("2x8", "{1:4}, {{1.0, 2.0, 3.0}}",
+         "expected 2 scales along axis 1, one for each block, got 3"),
         ("2x8", "{1:4}, {{1.0}}", "expected 2 scales along axis 1, one for each block, got 1"),
-        (
-            "2x8",
-            "{0:1, 1:4}, {{1.0:1, 2.0:2}, {3.0:-1, 1.0}, {1.0, 1.0}}",
-            "expected 2 scales along axis 0, one for each block, got 3",
-        ),
+        ("2x8", "{0:1, 1:4}, {{1.0:1, 2.0:2}, {3.0:-1, 1.0}, {1.0, 1.0}}",
+         "expected 2 scales along axis 0, one for each block, got 3"),
         ("2x5", "1, {1.0, 2.0:3}", "expected 5 scales, one for each index of axis 1, got 2"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_number_of_scales(shape: str, type_: str, message: str) -> None:
     Path("x.mlir").write_text(
         f"!q = !quant.uniform<i8:f32:{type_}>\n"
@@ -290,22 +255,16 @@ def test_files_of_another_kind() -> None:
 # -- arguments ------------------------------------------------------------------------------------
 
 WRONG_ARGUMENTS = [
-    (
-        ("--input", "2x4xf32=1", "--input", "4xui8=1"),
-        "argument 0 of 'main' must have the shape 2x3, got 2x4",
-    ),
-    (
-        ("--input", "2x3xi32=1", "--input", "4xui8=1"),
-        "argument 0 of 'main' must be of dtype float32 (f32), got int32; pass it as 2x3xf32=..., "
-        "or as @file.npy of float32",
-    ),
-    (
-        ("--input", "2x3xf32=1", "--input", "4xi8=1"),
-        "argument 1 of 'main' must be of dtype uint8 (ui8), got int8; pass it as ?xui8=..., or as "
-        "@file.npy of uint8",
-    ),
+    (("--input", "2x4xf32=1", "--input", "4xui8=1"),
+     "argument 0 of 'main' must have the shape 2x3, got 2x4"),
+    (("--input", "2x3xi32=1", "--input", "4xui8=1"),
+     "argument 0 of 'main' must be of dtype float32 (f32), got int32; pass it as 2x3xf32=..., "
+     "or as @file.npy of float32"),
+    (("--input", "2x3xf32=1", "--input", "4xi8=1"),
+     "argument 1 of 'main' must be of dtype uint8 (ui8), got int8; pass it as ?xui8=..., or as "
+     "@file.npy of uint8"),
     (("--input", "2x3xf32=1"), "function 'main' takes 2 arguments, got 1"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG_ARGUMENTS)

@@ -6,7 +6,6 @@ points among them.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -33,17 +32,8 @@ OPERATORS = frozenset(
 )  # fmt: skip
 
 
-@functools.cache
-def quantizing_tests() -> dict[str, Any]:
-    """ONNX's tests of nodes that quantize, by name."""
-    return {
-        name: case
-        for name, case in node_tests(*(operator.lower() for operator in OPERATORS)).items()
-        if any(node.op_type in OPERATORS for node in case.model.graph.node)
-    }
-
-
-NAMES = sorted(quantizing_tests())
+NODE_TESTS = node_tests(*(each.lower() for each in OPERATORS), operators=OPERATORS)
+NAMES = sorted(NODE_TESTS)
 
 
 def test_onnx_has_45_tests_of_quantized_operators() -> None:
@@ -59,24 +49,30 @@ def assert_results(results: list[Any], expected: list[Any]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_numpy_computes_what_onnx_says(name: str) -> None:
-    case = quantizing_tests()[name]
+    case = NODE_TESTS[name]
     for inputs, expected in case.data_sets:
         assert_results(computed(case.model, None, *map(plain, inputs)), expected)
 
 
-ON_DEVICE = DeviceShare(NAMES, 5, lambda name: quantizing_tests()[name].model)
+ON_DEVICE = DeviceShare(NAMES, 5, lambda name: NODE_TESTS[name].model)
 
 
 @ON_DEVICES
 @pytest.mark.parametrize("name", ON_DEVICE.names)
 def test_devices_compute_what_onnx_says(name: str, device: Device) -> None:
-    for inputs, expected in quantizing_tests()[name].data_sets:
+    for inputs, expected in NODE_TESTS[name].data_sets:
         assert_results(ON_DEVICE.results(name, device, map(plain, inputs)), expected)
 
 
 def one(operator: str, type_: str = "FLOAT", **attributes: Any) -> onnx.ModelProto:
     nodes = [node("Identity", ["x"], ["y"]), node(operator, ["y"], ["z"], **attributes)]
     return model(nodes, {"x": (type_, (2, 3))}, {"z": (type_, (2, 3))}, {})
+
+
+def read(path: Path, proto: onnx.ModelProto) -> Any:
+    """Write a model to a file, and read it."""
+    path.write_bytes(proto.SerializeToString())
+    return read_onnx(path.read_bytes(), str(path))
 
 
 def changed(change: Callable[[onnx.ModelProto], Any]) -> onnx.ModelProto:
@@ -182,10 +178,8 @@ def test_refusals_name_the_place(
 
 
 def test_external_data_beside_the_model(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(external(location="w", offset="4", length="8").SerializeToString())
     (tmp_path / "w").write_bytes(np.array([7, 2, 3], np.float32).tobytes())
-    actual = read_onnx(path.read_bytes(), str(path))
+    actual = read(tmp_path / "model.onnx", external(location="w", offset="4", length="8"))
     np.testing.assert_array_equal(actual.constants["w"].data, [2, 3])
 
 
@@ -198,23 +192,16 @@ def test_external_data_below_the_model(tmp_path: Path) -> None:
     (tmp_path / "m/link").symlink_to("d/e")
     (tmp_path / "blobs/1").write_bytes(numbers.tobytes())
     (tmp_path / "m/w").symlink_to("../blobs/1")
-    for name in ("d/e/w", "./d/e/w", "link/w"):
-        path = tmp_path / "m/model.onnx"
-        path.write_bytes(external(location=name).SerializeToString())
-        actual = read_onnx(path.read_bytes(), str(path))
-        np.testing.assert_array_equal(actual.constants["w"].data, numbers)
-    (tmp_path / "blobs/2").write_bytes(external(location="w").SerializeToString())
     (tmp_path / "m/cached.onnx").symlink_to("../blobs/2")
-    path = tmp_path / "m/cached.onnx"
-    actual = read_onnx(path.read_bytes(), str(path))
-    np.testing.assert_array_equal(actual.constants["w"].data, numbers)
+    for name, file in (("d/e/w", "model"), ("./d/e/w", "model"), ("link/w", "model"),
+                       ("w", "cached")):  # fmt: skip
+        actual = read(tmp_path / f"m/{file}.onnx", external(location=name))
+        np.testing.assert_array_equal(actual.constants["w"].data, numbers)
     for name in ("d", "none/w"):
-        path.write_bytes(external(location=name).SerializeToString())
         with pytest.raises(InputError, match=f"cannot read '{tmp_path}/m/{name}': "):
-            read_onnx(path.read_bytes(), str(path))
-    (tmp_path / "blobs/2").write_bytes(external(location="w").SerializeToString())
+            read(tmp_path / "m/cached.onnx", external(location=name))
     with pytest.raises(InputError, match="without a link that leaves it"):
-        read_onnx(path.read_bytes(), str(tmp_path / "m/model.onnx"))
+        read(tmp_path / "m/model.onnx", external(location="w"))
 
 
 def test_a_model_from_a_stream_has_no_external_data() -> None:
@@ -303,10 +290,7 @@ def test_the_packed_weight_is_a_block_contraction() -> None:
     text = text_of(four_bits())
     assert "subquant.dequantize" in text
     assert "tensor<8x64xi4>" in text
-
-
-def test_an_order_of_rows_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="has tensor 'g' as g_idx"):
+    with pytest.raises(UnsupportedError, match="has tensor 'g' as g_idx"):  # an order of rows
         text_of(four_bits("", "g"))
 
 

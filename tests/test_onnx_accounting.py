@@ -32,13 +32,6 @@ def unknown_field(message: Any) -> None:
     message.MergeFromString(b"\xf8\x7f\x2a")  # field 2047, a varint
 
 
-def _metadata(proto: onnx.ModelProto) -> None:
-    entry = proto.metadata_props.add()
-    entry.key, entry.value = "author", "somebody"
-    proto.graph.doc_string = "documentation"
-    proto.producer_name = "an exporter"
-
-
 REFUSED: Mapping[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
     "attribute": (
         lambda proto: proto.graph.node[0].attribute.append(helper.make_attribute("beta", 2.0)),
@@ -81,7 +74,9 @@ def test_an_unknown_piece_is_refused_by_name(piece: str) -> None:
 def test_descriptions_are_no_arithmetic() -> None:
     proto = small(alpha=1.5)
     (before,) = computed(proto, None, X)
-    _metadata(proto)
+    proto.metadata_props.add(key="author", value="somebody")
+    proto.graph.doc_string = "documentation"
+    proto.producer_name = "an exporter"
     np.testing.assert_array_equal(computed(proto, None, X)[0], before)
 
 
@@ -117,11 +112,10 @@ def test_results_without_a_zero_point_have_the_type_of_the_operands(
     zero = {"z": np.array(low + 120, dtype)}
     binary = ["x", "s", "z", "x", "s", "z", "t"]
     unary = ["x", "s", "z", "t"]
-    all_attributes: dict[str, dict[str, Any]] = {
+    attributes: dict[str, Any] = {
         "QLinearAveragePool": {"kernel_shape": [2, 2]},
         "QLinearReduceMean": {"axes": [1], "keepdims": 1},
-    }
-    attributes = all_attributes.get(operator, {})
+    }.get(operator, {})
     inputs = binary if operator in ("QLinearAdd", "QLinearMul") else unary
     nodes = [node(f"{MICROSOFT}.{operator}", inputs, ["y"], **attributes)]
     reals = _REALS[operator]((x.astype(np.float64) - (low + 120)) * float(np.float32(0.05)))
@@ -183,26 +177,27 @@ def test_small_floats_in_blocks_have_zero_points() -> None:
     np.testing.assert_allclose(computed(proto, None, x)[0], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("indices", [[1, 4], [[0, 1], [1, 1]]], ids=["flat", "by axes"])
-def test_sparse_constants_are_read(indices: Any) -> None:
-    values = numpy_helper.from_array(np.array([2.0, -3.0], np.float32), "w")
+def sparse(numbers: list[float], indices: Any) -> onnx.ModelProto:
+    """A sum with a sparse constant of 2 x 3."""
+    values = numpy_helper.from_array(np.array(numbers, np.float32), "w")
     positions = numpy_helper.from_array(np.array(indices, np.int64), "w_indices")
     proto = model([node("Add", ["x", "w"], ["y"])], {"x": ("FLOAT", (2, 3))},
                   {"y": ("FLOAT", (2, 3))}, {})  # fmt: skip
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, positions, [2, 3]))
+    return proto
+
+
+@pytest.mark.parametrize("indices", [[1, 4], [[0, 1], [1, 1]]], ids=["flat", "by axes"])
+def test_sparse_constants_are_read(indices: Any) -> None:
+    proto = sparse([2.0, -3.0], indices)
     x = np.ones((2, 3), np.float32)
     expected = np.array([[1, 3, 1], [1, -2, 1]], np.float32)
     np.testing.assert_array_equal(computed(proto, None, x)[0], expected)
 
 
 def test_sparse_constants_with_indices_beyond_are_refused() -> None:
-    values = numpy_helper.from_array(np.array([2.0], np.float32), "w")
-    indices = numpy_helper.from_array(np.array([6], np.int64), "w_indices")
-    proto = model([node("Add", ["x", "w"], ["y"])], {"x": ("FLOAT", (2, 3))},
-                  {"y": ("FLOAT", (2, 3))}, {})  # fmt: skip
-    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2, 3]))
     with pytest.raises(SubquantError, match="sparse tensor 'w' has 1 values and indices of shape"):
-        read_onnx(proto.SerializeToString())
+        read_onnx(sparse([2.0], [6]).SerializeToString())
 
 
 def _branch(name: str, operator: str) -> onnx.GraphProto:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -105,29 +106,27 @@ def trees(rng: Rng) -> dict[str, Case]:
     return cases
 
 
+def drawn_numbers(rng: Rng) -> Callable[[int], list[float]]:
+    return lambda count: [float(each) for each in rng.normal(size=count)]
+
+
 def linear(rng: Rng) -> dict[str, Case]:
     cases = {}
     ml = "ai.onnx.ml"
-    rows = rng.normal(size=(6, 4)).astype(np.float32)
-
-    def numbers(count: int) -> list[float]:
-        return [float(each) for each in rng.normal(size=count)]
-
+    rows, numbers = rng.normal(size=(6, 4)).astype(np.float32), drawn_numbers(rng)
     for targets in (1, 3):
         cases[f"linear regressor {targets}"] = case(
             f"{ml}.LinearRegressor", [rows], targets=targets, coefficients=numbers(4 * targets),
             intercepts=numbers(targets),
         )  # fmt: skip
-    for transform in ("NONE", "LOGISTIC", "SOFTMAX"):
-        cases[f"linear classifier of three {transform}"] = case(
-            f"{ml}.LinearClassifier", [rows], outputs=2, coefficients=numbers(12),
-            intercepts=numbers(3), classlabels_ints=[4, 2, 6], post_transform=transform,
-        )  # fmt: skip
-    for transform in ("NONE", "LOGISTIC"):
-        cases[f"linear classifier of two {transform}"] = case(
-            f"{ml}.LinearClassifier", [rows], outputs=2, coefficients=numbers(4),
-            intercepts=numbers(1), classlabels_ints=[4, 2], post_transform=transform,
-        )  # fmt: skip
+    for name, labels, transforms in (("three", [4, 2, 6], ("NONE", "LOGISTIC", "SOFTMAX")),
+                                     ("two", [4, 2], ("NONE", "LOGISTIC"))):  # fmt: skip
+        scores = 3 if name == "three" else 1
+        for transform in transforms:
+            cases[f"linear classifier of {name} {transform}"] = case(
+                f"{ml}.LinearClassifier", [rows], outputs=2, coefficients=numbers(4 * scores),
+                intercepts=numbers(scores), classlabels_ints=labels, post_transform=transform,
+            )  # fmt: skip
     for kernel in ("LINEAR", "RBF", "POLY", "SIGMOID"):
         cases[f"support vectors {kernel}"] = case(
             f"{ml}.SVMRegressor", [rows], n_supports=5, coefficients=numbers(5), rho=numbers(1),
@@ -146,10 +145,7 @@ def linear(rng: Rng) -> dict[str, Case]:
 
 def support_vectors(rng: Rng) -> dict[str, Case]:
     cases = {}
-    rows = rng.normal(size=(9, 4)).astype(np.float32)
-
-    def numbers(count: int) -> list[float]:
-        return [float(each) for each in rng.normal(size=count)]
+    rows, numbers = rng.normal(size=(9, 4)).astype(np.float32), drawn_numbers(rng)
 
     def classifier(classes: int, kernel: str, *, has_probabilities: bool, **options: Any) -> Case:
         counts = [2, 4, 1, 3][:classes]

@@ -30,10 +30,9 @@ def transposed_convolutions(rng: Rng) -> dict[str, Case]:
             if mode == "pads":
                 options |= {"pads": [1, 0, 2, 0, 1, 1][: 2 * rank]}
                 options |= {"output_padding": [1, 0, 1][:rank]}
-            elif mode == "shape":
-                natural = [stride * (n - 1) + size for stride, n, size in
-                           zip(strides, images.shape[2:], sizes, strict=True)]  # fmt: skip
-                options |= {"output_shape": [n - 1 for n in natural]}
+            elif mode == "shape":  # one less than the natural one, stride * (n - 1) + size
+                extents = zip(strides, images.shape[2:], sizes, strict=True)
+                options["output_shape"] = [s * (n - 1) + size - 1 for s, n, size in extents]
             elif mode == "dilations":
                 options |= {"dilations": [2, 3, 1][:rank], "pads": [1] * (2 * rank)}
             elif mode != "groups":

@@ -77,7 +77,7 @@ def blocked_model(name: str) -> onnx.ModelProto:
         of, axis = node.input[1], 1 if node.op_type == "Conv" else 0
         array = weights[of]
         extent = array.shape[axis]
-        size = 24 if extent > 24 else extent
+        size = min(extent, 24)
         if of not in done:
             done.add(of)
             starts = np.arange(0, extent, size)
@@ -85,19 +85,14 @@ def blocked_model(name: str) -> onnx.ModelProto:
             high = np.maximum(np.maximum.reduceat(array, starts, axis), 0)
             scales = (np.maximum(high - low, 1e-6) / 255).astype(np.float32)
             zeros = np.clip(np.rint(-low / scales), 0, 255).astype(np.uint8)
-            spread = [
-                np.repeat(plane, size, axis).take(range(extent), axis) for plane in (scales, zeros)
-            ]
+            spread = [np.repeat(p, size, axis).take(range(extent), axis) for p in (scales, zeros)]
             stored = np.clip(np.rint(array / spread[0]) + spread[1], 0, 255).astype(np.uint8)
             names = [f"{of}.{part}" for part in ("stored", "scales", "zeros")]
             for part, plane in zip(names, (stored, scales, zeros), strict=True):
                 proto.graph.initializer.append(numpy_helper.from_array(plane, part))
-            proto.graph.node.insert(
-                0,
-                helper.make_node(
-                    "DequantizeLinear", names, [f"{of}.real"], axis=axis, block_size=size
-                ),
-            )
+            attributes = {"axis": axis, "block_size": size}
+            real = helper.make_node("DequantizeLinear", names, [f"{of}.real"], **attributes)
+            proto.graph.node.insert(0, real)
         node.input[1] = f"{of}.real"
     return proto
 
@@ -137,10 +132,15 @@ def check_device(name: str, form: str, device: Device) -> None:
     """The results are NumPy's; a float that rounds otherwise moves dynamic parameters."""
     proto = quantized_model(name, form)
     x = drawn(proto)
-    tolerance = 1e-3 if form == "dynamic" else 1e-6
-    for result, expected in zip(computed(proto, device, x), computed(proto, None, x), strict=True):
-        bound = tolerance * float(np.abs(expected).max())
-        np.testing.assert_allclose(result, expected, rtol=0, atol=bound)
+    expected = computed(proto, None, x)
+    assert_close(computed(proto, device, x), expected, 1e-3 if form == "dynamic" else 1e-6)
+
+
+def assert_close(results: list[Any], expected: list[Any], tolerance: float) -> None:
+    """The tolerance is a part of the greatest."""
+    for result, reference in zip(results, expected, strict=True):
+        bound = tolerance * float(np.abs(reference).max())
+        np.testing.assert_allclose(result, reference, rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -153,10 +153,7 @@ def test_weights_in_blocks(name: str, cpu: Device) -> None:
     feeds = {proto.graph.input[0].name: x}
     ours = every_tensor(proto, feeds)
     Oracle(proto, ours)(feeds, tolerance=1e-4)
-    results = [ours[each.name] for each in proto.graph.output]
-    for result, expected in zip(computed(proto, cpu, x), results, strict=True):
-        bound = 1e-4 * float(np.abs(expected).max())
-        np.testing.assert_allclose(result, expected, rtol=0, atol=bound)
+    assert_close(computed(proto, cpu, x), [ours[each.name] for each in proto.graph.output], 1e-4)
 
 
 def test_a_quantized_network_of_torch(cpu: Device) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -112,20 +111,17 @@ OPERATORS = frozenset(
 )  # fmt: skip
 
 
-@functools.cache
-def specified() -> dict[str, Any]:
-    """Tests of one node, of the operators here."""
-    return {
-        name: case
-        for name, case in node_tests(*FILES).items()
-        if len(case.model.graph.node) == 1 and case.model.graph.node[0].op_type in OPERATORS
-    }
+SPECIFIED = {
+    name: case
+    for name, case in node_tests(*FILES, operators=OPERATORS).items()
+    if len(case.model.graph.node) == 1
+}
 
 
-@pytest.mark.parametrize("name", sorted(specified()))
+@pytest.mark.parametrize("name", sorted(SPECIFIED))
 def test_onnx_node_tests(name: str) -> None:
     """Expected bf16 are rounded after each operation: they are off by units of bf16."""
-    case = specified()[name]
+    case = SPECIFIED[name]
     ((inputs, outputs),) = case.data_sets
     if "training" in name:
         with pytest.raises(UnsupportedError, match="is in training mode"):

@@ -6,7 +6,6 @@ to its type. The formulas here are written with exact numbers.
 
 from __future__ import annotations
 
-import functools
 from fractions import Fraction
 from typing import Any
 
@@ -243,19 +242,11 @@ def test_what_a_version_has_not_is_refused(
     assert message in str(caught.value)
 
 
-@functools.cache
-def cast_tests() -> dict[str, Any]:
-    """ONNX's tests of casts to and from floats of 4 and 8 bits, by name."""
-    return {
-        name: case
-        for name, case in node_tests("cast", "castlike").items()
-        if name.startswith(("cast_", "castlike_"))
-        and any(kind in name for kind in ("FLOAT8", "FLOAT4"))
-        and not name.endswith("_expanded")
-    }
-
-
-CASTS = sorted(cast_tests())
+NODE_TESTS = node_tests("cast", "castlike")
+CASTS = sorted(name for name in NODE_TESTS
+               if name.startswith(("cast_", "castlike_")) and not name.endswith("_expanded")
+               and ("FLOAT8" in name or "FLOAT4" in name))  # fmt: skip
+"""ONNX's tests of casts to and from floats of 4 and 8 bits."""
 
 
 def test_there_are_many_casts() -> None:
@@ -268,33 +259,28 @@ def feeds_of(case: Any) -> list[list[Any]]:
 
 @pytest.mark.parametrize("name", CASTS)
 def test_numpy_casts_as_onnx_says(name: str) -> None:
-    case = cast_tests()[name]
-    inputs, expected = feeds_of(case)
-    for result, reference in zip(computed(case.model, None, *inputs), expected, strict=True):
-        assert result.dtype == reference.dtype
-        assert_same(name, result, reference)
+    inputs, expected = feeds_of(NODE_TESTS[name])
+    assert_same(name, computed(NODE_TESTS[name].model, None, *inputs), expected)
 
 
-def assert_same(name: str, result: Any, reference: Any) -> None:
+def assert_same(name: str, results: list[Any], expected: list[Any]) -> None:
     """Equal codes; NaN is any code of it, and a zero of the other sign in 4 bits."""
-    if name.endswith("to_FLOAT8E5M2"):
-        kind = ml_dtypes.float8_e5m2
-        result, reference = (
-            np.asarray(n).view(kind).astype(np.float32) for n in (result, reference)
-        )
-    np.testing.assert_array_equal(result, reference)
+    for pair in zip(results, expected, strict=True):
+        codes = [np.asarray(each) for each in pair]
+        assert codes[0].dtype == codes[1].dtype
+        if name.endswith("to_FLOAT8E5M2"):
+            codes = [each.view(ml_dtypes.float8_e5m2).astype(np.float32) for each in codes]
+        np.testing.assert_array_equal(*codes)
 
 
-ON_DEVICE = DeviceShare(CASTS, 4, lambda name: cast_tests()[name].model)
+ON_DEVICE = DeviceShare(CASTS, 4, lambda name: NODE_TESTS[name].model)
 
 
 @ON_DEVICES
 @pytest.mark.parametrize("name", ON_DEVICE.names)
 def test_devices_cast_as_onnx_says(name: str, device: Device) -> None:
-    inputs, expected = feeds_of(cast_tests()[name])
-    results = ON_DEVICE.results(name, device, inputs)
-    for result, reference in zip(results, expected, strict=True):
-        assert_same(name, result, reference)
+    inputs, expected = feeds_of(NODE_TESTS[name])
+    assert_same(name, ON_DEVICE.results(name, device, inputs), expected)
 
 
 @pytest.mark.parametrize("mode", ["up", "down", "nearest"])

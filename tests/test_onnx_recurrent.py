@@ -282,18 +282,12 @@ def test_both_directions_start_from_the_same_zeros(length: int, device: Device) 
     assert_close([np.asarray(result)], run_onnx_runtime(proto, feeds), 2.0)
 
 
-@functools.cache
-def node_cases() -> dict[str, Any]:
-    return {
-        name: case
-        for name, case in node_tests("lstm", "gru", "rnn").items()
-        if case.model.graph.node[0].op_type in GATES
-    }
+NODE_TESTS = node_tests("lstm", "gru", "rnn", operators=frozenset(GATES))
 
 
-@pytest.mark.parametrize("name", sorted(node_cases()))
+@pytest.mark.parametrize("name", sorted(NODE_TESTS))
 def test_onnx_node_tests(name: str) -> None:
-    case = node_cases()[name]
+    case = NODE_TESTS[name]
     ((inputs, outputs),) = case.data_sets
     assert_close(computed(case.model, None, *inputs), [np.asarray(each) for each in outputs])
 
@@ -311,15 +305,10 @@ QUANTIZED: dict[str, dict[str, Any]] = {
 
 
 def quantized(
-    *,
-    dtype: Any = np.uint8,
-    directions: int = 1,
-    columns: bool = False,
-    more: tuple[str, ...] = (),
-    outputs: tuple[str, ...] = ("Y", "Y_h", "Y_c"),
-    bias: bool = True,
+    *, dtype: Any = np.uint8, directions: int = 1, columns: bool = False,
+    more: tuple[str, ...] = (), outputs: tuple[str, ...] = ("Y", "Y_h", "Y_c"), bias: bool = True,
     **attributes: Any,
-) -> tuple[onnx.ModelProto, dict[str, Array]]:
+) -> tuple[onnx.ModelProto, dict[str, Array]]:  # fmt: skip
     """A model whose weights are constants, and its arguments."""
     rng = np.random.default_rng(7)
     if directions == 2:

@@ -70,18 +70,19 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_numpy_computes_as_onnx_runtime(name: str) -> None:
+def check(name: str, device: Device | None) -> None:
     x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
     (expected,) = run_onnx_runtime(MODELS[name], {"x": x})
-    np.testing.assert_array_equal(computed(MODELS[name], None, x)[0], expected)
+    np.testing.assert_array_equal(computed(MODELS[name], device, x)[0], expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_numpy_computes_as_onnx_runtime(name: str) -> None:
+    check(name, None)
 
 
 def test_a_device_computes_as_onnx_runtime(cpu: Device) -> None:
-    proto = MODELS["insert and erase"]
-    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    (expected,) = run_onnx_runtime(proto, {"x": x})
-    np.testing.assert_array_equal(computed(proto, cpu, x)[0], expected)
+    check("insert and erase", cpu)
 
 
 REFUSED = {

@@ -16,43 +16,38 @@ from subquant.runtime import Device
 
 Array = np.ndarray[Any, Any]
 
-OPERATORS = ("CausalConvWithState", "LinearAttention", "TensorScatter")
+NODE_TESTS = {
+    name: case
+    for name, case in node_tests(
+        "causal_conv_with_state", "linear_attention", "tensorscatter",
+        operators=frozenset(("CausalConvWithState", "LinearAttention", "TensorScatter")),
+    ).items()
+    if len(case.model.graph.node) == 1
+}  # fmt: skip
 
 
-@functools.cache
-def specified() -> dict[str, Any]:
-    files = ("causal_conv_with_state", "linear_attention", "tensorscatter")
-    return {
-        name: case
-        for name, case in node_tests(*files).items()
-        if len(case.model.graph.node) == 1 and case.model.graph.node[0].op_type in OPERATORS
-    }
-
-
-def check(case: Any, results: list[Array]) -> None:
+def check(name: str, compute: Callable[..., list[Array]]) -> None:
     """Compare with the results of the specification, of f32 or f16."""
-    ((_, expected),) = case.data_sets
+    case = NODE_TESTS[name]
+    ((inputs, expected),) = case.data_sets
+    results = compute([np.asarray(each) for each in inputs if each is not None])
     for result, other in zip(results, expected, strict=True):
         assert result.shape == other.shape
         assert result.dtype == other.dtype
         np.testing.assert_allclose(result, other, rtol=case.rtol, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(specified()))
+@pytest.mark.parametrize("name", sorted(NODE_TESTS))
 def test_onnx_node_tests(name: str) -> None:
-    case = specified()[name]
-    feeds = [np.asarray(each) for each in case.data_sets[0][0] if each is not None]
-    check(case, computed(case.model, None, *feeds))
+    check(name, lambda feeds: computed(NODE_TESTS[name].model, None, *feeds))
 
 
-ON_DEVICE = DeviceShare(sorted(specified()), 3, lambda name: specified()[name].model)
+ON_DEVICE = DeviceShare(sorted(NODE_TESTS), 3, lambda name: NODE_TESTS[name].model)
 
 
 @pytest.mark.parametrize("name", ON_DEVICE.names)
 def test_onnx_node_tests_on_the_cpu(name: str, cpu: Device) -> None:
-    case = specified()[name]
-    feeds = [np.asarray(each) for each in case.data_sets[0][0] if each is not None]
-    check(case, ON_DEVICE.results(name, cpu, feeds))
+    check(name, lambda feeds: ON_DEVICE.results(name, cpu, feeds))
 
 
 def linear(rng: Rng, rule: str, *, heads: int = 2, per_key: bool = False) -> Written:

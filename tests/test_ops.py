@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from devices import ON_DEVICES
 from ggml_blocks import COMPUTED, moderate_blocks
-from programs import LONG, examples, share_of
+from programs import LONG, examples, lowered_text, share_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import UsageError
@@ -52,7 +53,6 @@ from subquant.weights import Theta
 from subquant.weights.quantizing import WeightQuantization, quantize_array
 from together import Together
 
-DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 UNIT = 2.0**-24
 
 
@@ -116,6 +116,13 @@ def compiled_with(cases: Cases, name: str, device: Device) -> np.ndarray:
     return np.asarray(call(*arguments))
 
 
+def on_devices(names: Iterable[str], on_vulkan: Iterable[str]) -> Any:
+    """All names on the CPU, and some of them on Vulkan."""
+    cases = [(name, "cpu") for name in names]
+    marked = [pytest.param(name, "vulkan", marks=pytest.mark.vulkan) for name in on_vulkan]
+    return pytest.mark.parametrize(("name", "device_name"), [*cases, *marked])
+
+
 def per_tensor(values: np.ndarray, offset: int | None = None, dtype: Any = np.int8) -> Any:
     scale = np.float32(np.abs(values).max() / 100)
     return StaticScaledQuantizer(None, scale, offset, dtype=dtype).quantize(values, "x")
@@ -160,19 +167,13 @@ def affine_linears() -> dict[str, Any]:
     return {name: (linear, list(operands)) for name, operands in AFFINE.items()}
 
 
-@pytest.mark.parametrize(
-    ("case", "device"),
-    [
-        *((name, "cpu") for name in AFFINE),
-        *(pytest.param(n, "vulkan", marks=pytest.mark.vulkan) for n in ("both", "unsigned")),
-    ],
-)
-def test_affine_linear(case: str, device: str, request: pytest.FixtureRequest) -> None:
+@on_devices(AFFINE, ("both", "unsigned"))
+def test_affine_linear(name: str, device: Device) -> None:
     """Integers exactly: two roundings of the exact value; compiled, the same bits.
 
     Code that corrects an offset by a sum over the wrong axis fails here, for square operands too.
     """
-    x, w = AFFINE[case]
+    x, w = AFFINE[name]
     result = ran_as("affine", linear, x, w)
     layouts = [tensor.unpack() for tensor in (x, w)]
     qx, qw = integers(x, w)
@@ -180,11 +181,10 @@ def test_affine_linear(case: str, device: str, request: pytest.FixtureRequest) -
     scales = layouts[0].planes["d"].reshape(()) * layouts[1].planes["d"].reshape(-1)
     np.testing.assert_array_equal(result, acc.astype(np.float32) * scales)
     np.testing.assert_allclose(result, reals(x) @ reals(w).T, rtol=1e-6, atol=1e-6)
-    where = request.getfixturevalue(device)
-    if where.is_vulkan:
-        actual = compiled(linear, [x, w], where)
+    if device.is_vulkan:
+        actual = compiled(linear, [x, w], device)
     else:
-        actual = compiled_with(affine_linears, case, where)
+        actual = compiled_with(affine_linears, name, device)
     np.testing.assert_array_equal(actual, result)
 
 
@@ -199,11 +199,10 @@ def test_a_long_affine_linear_does_not_overflow() -> None:
     assert linear(tensor, tensor) == [[np.float32(length * 255.0 * 255.0)]]
 
 
-def check_close(function: Any, arguments: list[Any], actual: np.ndarray, magnitude: Any) -> None:
+def check_close(arguments: list[Any], actual: np.ndarray, magnitude: Any) -> None:
     """Compare with exact sums; `magnitude` is the sum of the terms' magnitudes."""
-    depth = reals(arguments[1]).shape[-1]
-    exact = reals(arguments[0]) @ reals(arguments[1]).T
-    assert (np.abs(actual - exact) <= (depth + 4) * UNIT * magnitude).all()
+    x, w = map(reals, arguments)
+    assert (np.abs(actual - x @ w.T) <= (w.shape[-1] + 4) * UNIT * magnitude).all()
 
 
 def magnitude_of(x: Any, w: Any) -> np.ndarray:
@@ -228,8 +227,12 @@ def block_weight(name: str) -> QuantizedTensor:
         return ggml(name, (7, 3 * BLOCK_TYPES[name].size))
     if name == "dynamic":
         return blocks(normal((7, 96)))
-    how = WeightQuantization(4, granularity="block", block_size=32, asymmetric=True)
-    return PlanarQuantizedTensor(quantize_array(normal((7, 96)) + np.float32(0.5), how), "w")
+    return with_zero_points(normal((7, 96)) + np.float32(0.5), 32)
+
+
+def with_zero_points(values: np.ndarray, size: int) -> QuantizedTensor:
+    how = WeightQuantization(4, granularity="block", block_size=size, asymmetric=True)
+    return PlanarQuantizedTensor(quantize_array(values, how), "w")
 
 
 @functools.cache
@@ -243,26 +246,18 @@ def block_linears_on_vulkan() -> dict[str, Any]:
     return {name: block_linears()[name] for name in BLOCKS_ON_VULKAN}
 
 
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        *((n, "cpu") for n in BLOCKS),
-        *(pytest.param(n, "vulkan", marks=pytest.mark.vulkan) for n in BLOCKS_ON_VULKAN),
-    ],
-)
-def test_linear_with_blocks(name: str, device: str, request: pytest.FixtureRequest) -> None:
+@on_devices(BLOCKS, BLOCKS_ON_VULKAN)
+def test_linear_with_blocks(name: str, device: Device) -> None:
     """Block by block, eager and compiled, to the bound that `linear` states."""
     x, w = block_linears()[name][1]
     result = ran_as("blocks", linear, x, w)
     assert linear.choose(x, w) == "blocks"
-    check_close(linear, [x, w], result, magnitude_of(x, w))
-    where = request.getfixturevalue(device)
-    actual = compiled_with(
-        block_linears_on_vulkan if where.is_vulkan else block_linears, name, where
-    )
-    check_close(linear, [x, w], actual, magnitude_of(x, w))
+    check_close([x, w], result, magnitude_of(x, w))
+    cases = block_linears_on_vulkan if device.is_vulkan else block_linears
+    actual = compiled_with(cases, name, device)
+    check_close([x, w], actual, magnitude_of(x, w))
     assert "subquant.dequantize" in text_of(linear, x, w)
-    lowered = compile_to_bytes(text_of(linear, x, w), emit="mlir").decode()
+    lowered = lowered_text(text_of(linear, x, w))
     count = w.shape[0] * w.shape[1]
     assert count not in sizes_of(lowered, "f32"), "the weights were dequantized"
     layout = w.unpack()
@@ -277,34 +272,29 @@ def sizes_of(text: str, element: str) -> set[int]:
     return {int(np.prod([int(n) for n in dims.split("x")[:-1]])) for dims in shapes}
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@ON_DEVICES
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K", "zero points", "scale for each row"])
 @pytest.mark.share(3)
-def test_weights_that_a_function_brings_along(
-    name: str, device: str, request: pytest.FixtureRequest
-) -> None:
+def test_weights_that_a_function_brings_along(name: str, device: Device) -> None:
     """Constants of the program, in as many bytes as they had."""
     x = normal((3, 512), 4)
     if name == "scale for each row":
         w = per_row(normal((256, 512)))
     elif name == "zero points":
-        how = WeightQuantization(4, granularity="block", block_size=64, asymmetric=True)
-        w = PlanarQuantizedTensor(quantize_array(normal((256, 512)), how), "w")
+        w = with_zero_points(normal((256, 512)), 64)
     else:
         w = ggml(name, (256, 512))
 
     def function(values: Any) -> Any:
         return linear(values, w)
 
-    actual = compiled(function, [x], request.getfixturevalue(device))
-    check_close(linear, [x, w], actual, np.abs(x) @ np.abs(reals(w)).T * 20)
+    actual = compiled(function, [x], device)
+    check_close([x, w], actual, np.abs(x) @ np.abs(reals(w)).T * 20)
     text = text_of(function, x)
     assert "subquant.dequantize" in text
-    assert "256x512xf32" not in compile_to_bytes(text, emit="mlir").decode()
-    planes = w.unpack().planes.values()
-    assert (
-        len(compile_to_bytes(text)) < sum(plane.nbytes for plane in planes) + 32_000
-    )  # the program, and that of a team's threads
+    assert "256x512xf32" not in lowered_text(text)
+    stored = sum(plane.nbytes for plane in w.unpack().planes.values())
+    assert len(compile_to_bytes(text)) < stored + 32_000  # the program, and that of its threads
 
 
 @pytest.mark.parametrize("target", ["llvm-cpu", "vulkan"])
@@ -331,8 +321,8 @@ def test_linear_by_float_values(name: str, cpu: Device) -> None:
     x, w = float_linears()[name][1]
     result = ran_as("dequantized", linear, x, w)
     magnitude = np.abs(reals(x)) @ np.abs(reals(w)).T
-    check_close(linear, [x, w], result, magnitude)
-    check_close(linear, [x, w], compiled_with(float_linears, name, cpu), magnitude)
+    check_close([x, w], result, magnitude)
+    check_close([x, w], compiled_with(float_linears, name, cpu), magnitude)
 
 
 def test_bias_and_matmul(cpu: Device) -> None:
@@ -354,12 +344,10 @@ def random_linear(seed: int) -> tuple[Any, Any, str]:
     rows = tuple(int(n) for n in generator.integers(1, 6, generator.integers(1, 3)))
     columns = int(generator.integers(1, 12))
     kind = KINDS[seed % len(KINDS)]
-    if kind in ("affine", "dynamic per row", "dynamic", "float"):
-        depth = int(generator.integers(1, 70))
-    else:
+    if kind in BLOCK_TYPES:
         depth = BLOCK_TYPES[kind].size * int(generator.integers(1, 3))
-    if kind == "dynamic":
-        depth *= 32
+    else:
+        depth = int(generator.integers(1, 70)) * (32 if kind == "dynamic" else 1)
     x = normal((*rows, depth), seed)
     values = normal((columns, depth), seed + 1)
     if kind == "affine":
@@ -392,12 +380,10 @@ def test_linear_of_random_shapes_and_layouts(seed: int, cpu: Device) -> None:
     if implementation == "affine":
         np.testing.assert_array_equal(actual, result)
         return
-    if implementation == "blocks":
-        magnitude = magnitude_of(x, w)
-    else:
-        magnitude = np.abs(reals(x)) @ np.abs(reals(w)).T
-    check_close(linear, [x, w], result, magnitude)
-    check_close(linear, [x, w], actual, magnitude)
+    plain = np.abs(reals(x)) @ np.abs(reals(w)).T
+    magnitude = magnitude_of(x, w) if implementation == "blocks" else plain
+    check_close([x, w], result, magnitude)
+    check_close([x, w], actual, magnitude)
 
 
 # -- convolution ----------------------------------------------------------------------------------
@@ -516,11 +502,11 @@ def test_affine_convolution_on_vulkan(vulkan: Device) -> None:
 
 @functools.cache
 def float_convolutions() -> dict[str, Any]:
-    actual: dict[str, Any] = {}
-    for case, (image, kernel, options) in CONVOLUTIONS.items():
-        operands = [normal(image), per_row(normal(kernel, 1)), normal(kernel[:1], 2)]
-        actual[case] = functools.partial(conv2d, **options), operands
-    return actual
+    return {
+        case: (functools.partial(conv2d, **options),
+               [normal(image), per_row(normal(kernel, 1)), normal(kernel[:1], 2)])
+        for case, (image, kernel, options) in CONVOLUTIONS.items()
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS)
@@ -556,19 +542,16 @@ def test_embedding_lookup(name: str, cpu: Device) -> None:
     assert "11x256xf32" not in text, "the whole table was dequantized"
 
 
-def test_embedding_lookup_of_floats(cpu: Device) -> None:
-    table, ids = normal((9, 4)), np.array([8, 0, 2], np.int32)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_embedding_lookup_of_floats(dtype: Any, cpu: Device) -> None:
+    """Rows alone are converted."""
+    table, ids = normal((9, 4)).astype(dtype), np.array([8, 0, 2], np.int32)
     assert embedding_lookup.choose(ids, table) == "dequantized"
-    np.testing.assert_array_equal(embedding_lookup(ids, table), table[ids])
-    np.testing.assert_array_equal(compiled(embedding_lookup, [ids, table], cpu), table[ids])
-
-
-def test_embedding_lookup_converts_rows(cpu: Device) -> None:
-    ids, table = np.array([2, 0], np.int32), np.arange(12, dtype=np.float16).reshape((3, 4))
-    text = text_of(embedding_lookup, ids, table)
-    assert "tensor<3x4xf32>" not in text
-    actual = compiled(embedding_lookup, [ids, table], cpu)
-    np.testing.assert_array_equal(actual, table[ids].astype(np.float32))
+    expected = table[ids].astype(np.float32)
+    np.testing.assert_array_equal(embedding_lookup(ids, table), expected)
+    np.testing.assert_array_equal(compiled(embedding_lookup, [ids, table], cpu), expected)
+    is_converted = "tensor<9x4xf32>" in text_of(embedding_lookup, ids, table)
+    assert is_converted == (dtype == np.float32)
 
 
 def test_normalization_and_elementwise(cpu: Device) -> None:
@@ -589,11 +572,8 @@ def test_normalization_and_elementwise(cpu: Device) -> None:
 
 def test_functions_of_several_operations_compile(cpu: Device) -> None:
     """A block of a network: look-up, normalization, two layers, a residual sum."""
-    table, up, down = (
-        ggml("Q4_K", (13, 256)),
-        ggml("Q8_0", (64, 256), 1),
-        ggml("Q4_0", (256, 64), 2),
-    )
+    table = ggml("Q4_K", (13, 256))
+    up, down = ggml("Q8_0", (64, 256), 1), ggml("Q4_0", (256, 64), 2)
     weight, ids = normal((256,), 3), np.array([1, 5, 12], np.int32)
 
     def block(i: Any, t: Any, g: Any, u: Any, d: Any) -> Any:
@@ -669,10 +649,8 @@ def test_what_does_not_fit_is_said(case: str) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("device", DEVICES)
-def test_quantizers_are_traced(
-    quantizer: StaticScaledQuantizer, device: str, request: pytest.FixtureRequest
-) -> None:
+@ON_DEVICES
+def test_quantizers_are_traced(quantizer: StaticScaledQuantizer, device: Device) -> None:
     """The same storage values, ties and special values included."""
     values = normal((3, 16)) * 3
     halves = (rng(1).integers(-40, 40, 16) + 0.5).astype(np.float32)
@@ -682,7 +660,7 @@ def test_quantizers_are_traced(
     def stored(x: Any) -> Any:
         return quantizer.quantize(x).unpack().planes["qs"]
 
-    actual = compiled(stored, [values], request.getfixturevalue(device))
+    actual = compiled(stored, [values], device)
     expected = stored(values)
     np.testing.assert_array_equal(actual.view(expected.dtype), expected)
 

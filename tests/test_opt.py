@@ -47,17 +47,17 @@ def test_parts_are_printed_apart() -> None:
     assert not result.errors
 
 
-@pytest.mark.parametrize("separator", ["// -----", "// -----  ", "// -----\r"])
-def test_separators(separator: str) -> None:
-    result = opt(f"func.func private @f()\n{separator}\nfunc.func private @f()\n", split=True)
-    assert result.text.count("@f") == 2
-    assert not result.errors
+SEPARATORS = ("// -----", "// -----  ", "// -----\r")
 
 
-@pytest.mark.parametrize("separator", ["  // -----", "// ----", "// ----- x"])
-def test_what_is_no_separator(separator: str) -> None:
-    result = opt(f"func.func private @f()\n{separator}\nfunc.func private @f()\n", split=True)
-    assert [error.message for error in result.errors] == ["redefinition of symbol named 'f'"]
+@pytest.mark.parametrize("line", [*SEPARATORS, "  // -----", "// ----", "// ----- x"])
+def test_separators(line: str) -> None:
+    result = opt(f"func.func private @f()\n{line}\nfunc.func private @f()\n", split=True)
+    if line in SEPARATORS:
+        assert result.text.count("@f") == 2
+        assert not result.errors
+    else:
+        assert [error.message for error in result.errors] == ["redefinition of symbol named 'f'"]
 
 
 def test_without_splitting_the_separator_is_a_comment() -> None:
@@ -200,31 +200,19 @@ def test_upstream_passes_keep_their_text() -> None:
         ("cse}", "expected ',' between passes at '}' in 'cse}'"),
         ("1cse", "expected the name of a pass at '1cse' in '1cse'"),
         ("lower-quant-casts{rounding=", "'{rounding=' has no closing bracket"),
-        (
-            "verify-quantization{deep=1}",
-            "pass 'verify-quantization' has no option 'deep=1'; expected name=value with a name "
-            "among: none",
-        ),
-        (
-            "lower-quant-casts{rounding}",
-            "pass 'lower-quant-casts' has no option 'rounding'; expected name=value with a name "
-            "among: rounding, division",
-        ),
-        (
-            "lower-quant-casts{rounding=}",
-            "option 'rounding' of lower-quant-casts must be one of nearest-even, toward-zero, "
-            "got ''",
-        ),
-        (
-            "legalize-integer-widths{containers=x}",
-            "option 'containers' of legalize-integer-widths must be one of 8, 32, got 'x'",
-        ),
-        (
-            "legalize-integer-widths{containers=16}",
-            "option 'containers' of legalize-integer-widths must be one of 8, 32, got '16'",
-        ),
+        ("verify-quantization{deep=1}",
+         "pass 'verify-quantization' has no option 'deep=1'; expected name=value with a name "
+         "among: none"),
+        ("lower-quant-casts{rounding}",
+         "pass 'lower-quant-casts' has no option 'rounding'; expected name=value with a name "
+         "among: rounding, division"),
+        ("lower-quant-casts{rounding=}",
+         "option 'rounding' of lower-quant-casts must be one of nearest-even, toward-zero, got ''"),
+        *((f"legalize-integer-widths{{containers={wrong}}}",
+           f"option 'containers' of legalize-integer-widths must be one of 8, 32, got '{wrong}'")
+          for wrong in ("x", "16")),
     ],
-)
+)  # fmt: skip
 def test_a_pipeline_that_is_wrong(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_pipeline(text)
@@ -253,19 +241,17 @@ def test_upstream_passes_run_on_modules_and_on_functions() -> None:
     assert "constant" in opt(text).text
     assert "constant" not in opt(text, "cse").text
     assert "@f" not in opt(text, "symbol-dce").text  # private and not used
-    assert (
-        "linalg.generic"
-        in opt(
-            "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
-            "  %y = arith.negf %x : tensor<4xf32>\n  return %y : tensor<4xf32>\n}",
-            "convert-elementwise-to-linalg",
-        ).text
-    )
 
 
-def test_stablehlo_passes_are_known() -> None:
-    text = "func.func @f(%x: tensor<4xf32>) {\n  %y = stablehlo.abs %x : tensor<4xf32>\n  return\n}"
-    assert "linalg" in opt(text, "stablehlo-legalize-to-linalg").text
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [("arith.negf", "convert-elementwise-to-linalg"),
+     ("stablehlo.abs", "stablehlo-legalize-to-linalg")],
+)  # fmt: skip
+def test_passes_of_dialects_are_known(operation: str, name: str) -> None:
+    text = f"func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {{\n  %y = {operation} %x"
+    text += " : tensor<4xf32>\n  return %y : tensor<4xf32>\n}"
+    assert "linalg.generic" in opt(text, name).text
 
 
 class Breaker(ModulePass):

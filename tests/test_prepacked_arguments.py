@@ -11,18 +11,17 @@ import pytest
 
 import subquant
 from block_programs import arrays, program, reference
-from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.compile_options import CompileOptions
+from devices import ON_DEVICES, compile_for
+from programs import lowered_text
 from subquant.errors import InputError
 from subquant.runtime import Device
 from subquant.runtime.prepacked_arguments import PrepackedWeights
 from subquant.signature import LAYOUTS_KEY
 
 
-def product(rows, depth=192, columns=40, types=("i8", "i8"), result="i32"):
+def product(rows, element="i8"):
     """A product of rows with a weight."""
-    x, w = (f"tensor<{rows}x{depth}x{types[0]}>", f"tensor<{columns}x{depth}x{types[1]}>")
-    y = f"tensor<{rows}x{columns}x{result}>"
+    x, w, y = f"tensor<{rows}x192x{element}>", f"tensor<40x192x{element}>", f"tensor<{rows}x40xi32>"
     return f"""
 func.func @main(%x: {x}, %w: {w}) -> {y} {{
   %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1] : ({x}, {w}) -> {y}
@@ -31,12 +30,10 @@ func.func @main(%x: {x}, %w: {w}) -> {y} {{
 """
 
 
-def drawn(rows, depth=192, columns=40, seed=0):
-    random = np.random.default_rng(seed)
-    return (
-        random.integers(-128, 128, (rows, depth)).astype(np.int8),
-        random.integers(-128, 128, (columns, depth)).astype(np.int8),
-    )
+def drawn(rows):
+    """Activations of `product`, and its weight."""
+    random = np.random.default_rng(0)
+    return [random.integers(-128, 128, (n, 192)).astype(np.int8) for n in (rows, 40)]
 
 
 def summed(x, w):
@@ -45,7 +42,7 @@ def summed(x, w):
 
 def functions_of(text, **options):
     """Return the bodies of lowered functions, by name."""
-    lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
+    lowered = lowered_text(text, **options)
     names = re.findall(r"func\.func @(main\S*)\(", lowered)
     bodies = re.split(r"func\.func @main\S*\(", lowered)[1:]
     return dict(zip(names, bodies, strict=True))
@@ -89,7 +86,7 @@ func.func @main(%x: tensor<20x192xi8>, %u: tensor<40x192xi8>, %v: tensor<40x192x
     [
         OF_TWO_ARGUMENTS,
         product(40).replace(", %w: tensor<40x192xi8>)", ")").replace("%x, %w,", "%x, %x,"),
-        product(20, types=("i16", "i16")),
+        product(20, "i16"),
     ],
     ids=["of two arguments", "also activations", "no kernel"],
 )  # fmt: skip
@@ -137,12 +134,14 @@ def test_device_arrays_are_packed_at_the_second_call(cpu: Device, resident):
     assert not activations.prepacked
 
 
-def test_weights_are_packed_if_all_are_stored(cpu: Device):
+@ON_DEVICES
+def test_weights_are_packed_if_all_are_stored(device: Device):
     case = (5, 256, 80, 32, "u5")
-    function = subquant.compile(program(*case, zeros=True), device=cpu, activations="int8").main
+    function = compile_for(program(*case, zeros=True), device, activations="int8").main
     x, *weight = arrays(*case, zeros=True)
     expected = reference(x, weight[0], weight[1], 32, weight[2])
     stored = [function.put(number, each) for number, each in enumerate(weight, 1)]
+    assert all(len(each.prepacked) == 1 for each in stored)
     for weights in (stored, [*stored[:2], weight[2]], [weight[0], *stored[1:]]):
         actual = function(x, *weights)
         assert np.abs(actual - expected).max() <= 2e-6 * np.abs(expected).max()
@@ -199,25 +198,8 @@ def test_zero_points_are_corrected_with_prepacked_sums(cpu: Device, rows):
     reals = w.astype(np.float32) * np.float32(0.25)
     stored = function.put(1, reals, quantized_io=True)
     np.testing.assert_array_equal(function(x, stored), expected)
-    [(name, text)] = [
-        each
-        for each in functions_of(QUANTIZED.replace("ROWS", str(rows))).items()
-        if each[0] == "main$laid_out"
-    ]
-    assert not re.search(r"%arg1\b", text.partition("{")[2]), f"{name} reads the weight"
-
-
-@pytest.mark.vulkan
-def test_on_vulkan(vulkan: Device):
-    case = (5, 256, 80, 32, "u5")
-    text = program(*case, zeros=True)
-    executable = subquant.compile(text, target="vulkan", device=vulkan, activations="int8")
-    x, *weight = arrays(*case, zeros=True)
-    expected = reference(x, weight[0], weight[1], 32, weight[2])
-    stored = [executable.main.put(number, each) for number, each in enumerate(weight, 1)]
-    assert all(len(each.prepacked) == 1 for each in stored)
-    actual = executable.main(x, *stored)
-    assert np.abs(actual - expected).max() <= 2e-6 * np.abs(expected).max()
+    text = functions_of(QUANTIZED.replace("ROWS", str(rows)))["main$laid_out"]
+    assert not re.search(r"%arg1\b", text.partition("{")[2]), "the clone reads the weight"
 
 
 # -- errors ---------------------------------------------------------------------------------------
