@@ -147,9 +147,6 @@ def parse_option(
     """Return the value of a field from text, by the type of the field; else UsageError.
 
     Args:
-        options: the class.
-        name: the name of the field.
-        text: the text of the value.
         owner: the pass, for the message.
         spelling: the name of the option in the message, if it is not that of the field.
     """

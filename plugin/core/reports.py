@@ -45,10 +45,7 @@ class Case:
     """A case in JUnit XML.
 
     Args:
-        suite: the suite of the case.
         group: the "class" of the case inside the suite, a dotted name.
-        name: its name.
-        seconds: its time.
         failure: the kind of failure ("wrong"), or None if it has not failed.
         skipped: it did not pass, and this is no failure.
         message: the reason.
@@ -100,7 +97,6 @@ class Fields:
     """An untrusted JSON object, whose methods return fields of an expected type.
 
     Args:
-        values: the object.
         place: the location of the file.
         subject: the name of the object in errors: "result 3".
 

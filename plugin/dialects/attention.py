@@ -37,7 +37,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core._mlir import Operation, Value, ir
-from ..errors import VerificationError
+from .quant import raising
 
 _OPERANDS = ("query", "keys", "values", "position")
 
@@ -97,18 +97,9 @@ class Attention:
         return int(self.keys.type.shape[1])
 
 
-def check_attention(op: Operation) -> None:
-    """Check the operands and attributes of a ``subquant.attention``.
-
-    Raises:
-        VerificationError: one is not as the text of this file says.
-    """
-    for problem in _problems(op):
-        raise VerificationError(problem, op)
-
-
-def _problems(op: Operation) -> Iterator[str]:
-    """Yield the broken rules; a rule is checked if those before it hold."""
+@raising
+def check_attention(op: Operation) -> Iterator[str]:
+    """The broken rules of a ``subquant.attention``, of its operands and attributes."""
     query, keys, values, position = (operand.type for operand in op.operands)
     for name, type_ in zip(_OPERANDS[:3], (query, keys, values), strict=True):
         if not isinstance(type_, ir.RankedTensorType) or type_.rank != 3:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core._mlir import Operation, Value, ir
 from ..numerics.element_types import Array, ElementType
+from ..numerics.packed_integers import wrapped
 
 CONSTANTS = ("arith.constant", "stablehlo.constant")
 """Constant operations, whose attribute ``value`` is their result."""
@@ -47,8 +48,7 @@ def array_of_dense(attribute: ir.DenseElementsAttr) -> Array:
     values = np.full(shape, flat[0]) if flat.size == 1 else flat.reshape(shape)
     if element == "bf16":
         return values.astype(np.uint16).view(ml_dtypes.bfloat16)
-    low_bits = values & ((1 << width) - 1)
-    return np.where(low_bits >> (width - 1), low_bits - (1 << width), low_bits)
+    return wrapped(values, width)
 
 
 def _bf16_bits(text: str) -> int:
@@ -68,10 +68,7 @@ def dense_of_array(array: Array, element: ir.Type) -> ir.DenseElementsAttr:
         values, size = array, 1
     elif isinstance(element, ir.IntegerType):
         width = element.width
-        values = array.astype("<i8")
-        if width < 64:
-            bits = values & ((1 << width) - 1)
-            values = np.where(bits >> (width - 1), bits - (1 << width), bits).astype("<i8")
+        values = wrapped(array.astype("<i8"), width)
         size = (width + 7) // 8
     else:
         values = array.astype(ElementType.parse(str(element)).dtype)

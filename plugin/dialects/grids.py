@@ -84,7 +84,13 @@ def grids_of(parameters: QuantizationParameters, shape: Sequence[int]) -> tuple[
     if parameters.granularity != "sub-channel":
         return scale_grid(parameters, rank), zero_point_grid(parameters, rank)
     scales, zero_points = parameters.grids(rank)
-    # An axis of one block keeps one number.
-    shape = [n if count > 1 else 1 for n, count in zip(shape, scales.shape, strict=True)]
-    sizes = [n // count for n, count in zip(shape, scales.shape, strict=True)]
-    return exact(spread_blocks(scales, shape, sizes)), spread_blocks(zero_points, shape, sizes)
+    return exact(spread(scales, shape)), spread(zero_points, shape)
+
+
+def spread(grid: Array, shape: Sequence[int]) -> Array:
+    """A number for each index of the axes that have several blocks; one for the others."""
+    if not grid.ndim:
+        return grid
+    counted = [n if count > 1 else 1 for n, count in zip(shape, grid.shape, strict=True)]
+    sizes = [n // count for n, count in zip(counted, grid.shape, strict=True)]
+    return spread_blocks(grid, counted, sizes)

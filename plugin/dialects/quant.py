@@ -6,7 +6,9 @@ The bindings have no operation classes for this dialect, so operations are known
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -64,6 +66,20 @@ def parts_of(type_: ir.Type) -> list[ir.Type]:
 def is_quantized(type_: ir.Type) -> bool:
     """True for a quantized type and for a shaped type with quantized elements."""
     return isinstance(element_type(type_), quant.QuantizedType)
+
+
+def raising(problems: Callable[[Operation], Iterator[str]]) -> Callable[[Operation], None]:
+    """Let a function that yields broken rules raise a VerificationError for the first one.
+
+    A rule may rely on those before it.
+    """
+
+    @functools.wraps(problems)
+    def check(op: Operation) -> None:
+        for problem in problems(op):
+            raise VerificationError(problem, op)
+
+    return check
 
 
 # -- types ----------------------------------------------------------------------------------------

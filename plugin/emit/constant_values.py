@@ -27,13 +27,13 @@ from ..dialects.subquant import UNPACK, operands_of
 from ..numerics.array_functions import convert, is_known
 from ..numerics.casts import dequantize_blocks
 from ..numerics.element_types import I8, U8, AnyArray, Array, ElementType
-from ..numerics.packed_integers import unpack_planes
+from ..numerics.packed_integers import unpack_planes, wrapped
 from . import linalg, operation, scalar
 from . import stablehlo as emit_stablehlo
 from .gathers import AxisGather
 from .operation import mlir_type
 from .parameters import LOAD, ModuleGlobals, is_prepacked_argument
-from .stablehlo_semantics import ELEMENTWISE, EVALUATED, MOVEMENT, wrapped
+from .stablehlo_semantics import ELEMENTWISE, EVALUATED, MOVEMENT
 from .trace import traced
 
 

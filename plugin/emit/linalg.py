@@ -25,9 +25,10 @@ Extent: TypeAlias = int | Value
 
 def constant_index(number: int) -> Value:
     """A constant of type ``index``."""
-    return operation.constant(operation.cached(_index, int(number)))
+    return operation.constant(_index(int(number)))
 
 
+@operation.computed_once
 def _index(number: int) -> ir.Attribute:
     return ir.IntegerAttr.get(index_type(), number)
 

@@ -8,9 +8,10 @@ location.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from ..dialects.quant import element_type, is_quantized
 from ..numerics.element_types import Array, ElementType
 
 _Entry = TypeVar("_Entry")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _recorders: list[list[Operation]] = []
 _pools: list[tuple[ir.Block, dict[Any, Any]]] = []
 _caches: list[dict[Any, Any]] = []
@@ -124,6 +127,19 @@ def types_cached() -> contextlib.AbstractContextManager[object]:
 def cached(make: Callable[..., Any], *arguments: Hashable) -> Any:
     """Return the result of a function, computed once inside `types_cached`."""
     return _computed_once(_caches[-1] if _caches else None, make, arguments)
+
+
+def computed_once(make: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let a function compute each result once inside `types_cached`."""
+
+    @functools.wraps(make)
+    def call(*arguments: _P.args, **options: _P.kwargs) -> _R:
+        if options:
+            return make(*arguments, **options)
+        result: _R = _computed_once(_caches[-1] if _caches else None, make, arguments)
+        return result
+
+    return call
 
 
 def like(
@@ -256,12 +272,9 @@ INDEX = ElementType("index", "int", 64, np.dtype(np.int64))
 _FLOAT_TYPES = {"f16": ir.F16Type, "bf16": ir.BF16Type, "f32": ir.F32Type, "f64": ir.F64Type}
 
 
+@computed_once
 def mlir_type(element: ElementType) -> ir.Type:
     """The MLIR type of an element: signless where it is an integer."""
-    return cached(_mlir_type, element)
-
-
-def _mlir_type(element: ElementType) -> ir.Type:
     if element.is_float:
         return _FLOAT_TYPES[element.name].get()
     if element == INDEX:
@@ -269,13 +282,9 @@ def _mlir_type(element: ElementType) -> ir.Type:
     return ir.IntegerType.get_signless(element.bits)
 
 
-def element_of(type_: ir.Type, *, signed: bool = True) -> ElementType:
+@computed_once
+def element_of(type_: ir.Type, signed: bool = True) -> ElementType:
     """Return the element type of a type; `signed` decides for signless integers."""
-    element: ElementType = cached(_element_of, type_, signed)
-    return element
-
-
-def _element_of(type_: ir.Type, signed: bool) -> ElementType:
     element = element_type(type_)
     if isinstance(element, ir.IndexType):
         return INDEX
@@ -285,9 +294,10 @@ def _element_of(type_: ir.Type, signed: bool) -> ElementType:
     return ElementType.parse(str(element))
 
 
+@computed_once
 def index_type() -> ir.Type:
     """The type ``index``."""
-    return cached(ir.IndexType.get)
+    return ir.IndexType.get()
 
 
 def tensor_type(
@@ -342,9 +352,10 @@ def integers(numbers: Sequence[int]) -> ir.Attribute:
 
 def integer(number: int) -> ir.Attribute:
     """A number of type i64."""
-    return cached(_integer, int(number))
+    return _integer(int(number))
 
 
+@computed_once
 def _integer(number: int) -> ir.Attribute:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
 
@@ -370,6 +381,7 @@ def dense(values: Array | float | int, element: ir.Type) -> ir.DenseElementsAttr
     return dense_of_array(np.asarray(values), element)
 
 
+@computed_once
 def parse_attribute(text: str) -> ir.Attribute:
     """An attribute of a dialect whose classes the bindings do not have."""
-    return cached(ir.Attribute.parse, text)
+    return ir.Attribute.parse(text)

@@ -26,7 +26,7 @@ import numpy as np
 from ..core._mlir import Operation, Value, ir
 from ..dialects.quant import is_quantized, parameters_of
 from ..numerics.array_functions import convert, is_known, is_zero
-from ..numerics.element_types import I8, Array, ElementType
+from ..numerics.element_types import Array, ElementType
 from .operation import element_of
 from .real_functions import floor
 from .values import ArrayLike
@@ -173,24 +173,6 @@ def reshape_source(value: Value, *, through_whole_slices: bool = False) -> Value
             break
         value = op.operands[0]
     return value
-
-
-# -- integers --------------------------------------------------------------------------------------
-
-
-def wrapped(array: Array, bits: int) -> Array:
-    """Integers modulo ``2**bits``, as signed integers.
-
-    Args:
-        array: int64, or int8, which stays int8 for 8 bits and less.
-        bits: the width of the type, 64 at most.
-    """
-    if array.dtype == np.int8 and bits > I8.bits:
-        array = array.astype(np.int64)
-    if bits == array.dtype.itemsize * 8:
-        return array
-    half = 1 << (bits - 1)
-    return np.asarray(((array & (2 * half - 1)) ^ half) - half)
 
 
 # -- abstract domains ------------------------------------------------------------------------------

@@ -159,31 +159,21 @@ class TracedArray(TracedValue):
         self, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False
     ) -> TracedArray:
         """Add along axes; narrow integers in `dtype`, by default NumPy's int64 for them."""
-        target = np.dtype(dtype or np.add.reduce(np.zeros(1, self.dtype)).dtype)
-        summed: TracedArray = self.astype(target)
-        return summed._reduced("add", 0, axis, keepdims)
+        return self._accumulated(np.add, 0, axis, dtype, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> TracedArray:
         """The greatest along axes."""
-        if self.element.kind not in ("int", "float"):
-            raise UnsupportedError(f"the maximum of {self.dtype.name} cannot be traced")
-        least = -np.inf if self.element.is_float else np.iinfo(self.dtype).min
-        return self._reduced("maximum", least, axis, keepdims)
+        return self._extreme("maximum", axis, keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> TracedArray:
         """The least along axes."""
-        if self.element.kind not in ("int", "float"):
-            raise UnsupportedError(f"the minimum of {self.dtype.name} cannot be traced")
-        most = np.inf if self.element.is_float else np.iinfo(self.dtype).max
-        return self._reduced("minimum", most, axis, keepdims)
+        return self._extreme("minimum", axis, keepdims)
 
     def prod(
         self, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False
     ) -> TracedArray:
         """Multiply along axes; narrow integers in `dtype`, by default NumPy's int64 for them."""
-        target = np.dtype(dtype or np.multiply.reduce(np.ones(1, self.dtype)).dtype)
-        factors: TracedArray = self.astype(target)
-        return factors._reduced("multiply", 1, axis, keepdims)
+        return self._accumulated(np.multiply, 1, axis, dtype, keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> TracedArray:
         """The sum, divided by the number of elements."""
@@ -199,6 +189,21 @@ class TracedArray(TracedValue):
         if len(set(axes)) != len(axes):
             raise UsageError(f"has the axes {list(requested)}, one of which is there twice")
         return axes
+
+    def _accumulated(
+        self, function: np.ufunc, start: int, axis: Axis, dtype: Any, keepdims: bool
+    ) -> TracedArray:
+        target = np.dtype(dtype or function.reduce(np.ones(1, self.dtype)).dtype)
+        operand: TracedArray = self.astype(target)
+        return operand._reduced(function.__name__, start, axis, keepdims)
+
+    def _extreme(self, function: str, axis: Axis, keepdims: bool) -> TracedArray:
+        if self.element.kind not in ("int", "float"):
+            raise UnsupportedError(f"the {function} of {self.dtype.name} cannot be traced")
+        bounds = (-np.inf, np.inf)
+        if not self.element.is_float:
+            bounds = np.iinfo(self.dtype).min, np.iinfo(self.dtype).max
+        return self._reduced(function, bounds[function == "minimum"], axis, keepdims)
 
     def _reduced(self, function: str, start: float, axis: Axis, keepdims: bool) -> TracedArray:
         axes = self._axes(axis)

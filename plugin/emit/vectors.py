@@ -16,6 +16,7 @@ from .linalg import constant_index
 from .operation import (
     cached,
     cached_with_constants,
+    computed_once,
     create,
     element_of,
     index_type,
@@ -44,12 +45,9 @@ class Vectors(Scalars):
         return operation.constant(operation.splat(number, self.type(element)))
 
 
+@computed_once
 def vector_type(lanes: int, element: ElementType) -> ir.Type:
     """``vector<lanes x element>``."""
-    return cached(_vector_type, lanes, element)
-
-
-def _vector_type(lanes: int, element: ElementType) -> ir.Type:
     return ir.VectorType.get([lanes], mlir_type(element))
 
 
@@ -72,9 +70,10 @@ def vector(operand: Value, element: ElementType | None = None) -> ArrayLike:
     """Wrap a vector for elementwise formulas; integers are signed unless `element` is unsigned."""
     type_ = operand.type
     own_element = element or element_of(type_.element_type)
-    return cached_with_constants(Vectors, cached(_lanes_of, type_)).emitted(operand, own_element)
+    return cached_with_constants(Vectors, _lanes_of(type_)).emitted(operand, own_element)
 
 
+@computed_once
 def _lanes_of(type_: ir.Type) -> int:
     return int(type_.shape[0])
 
@@ -232,16 +231,14 @@ def fma(left: ArrayLike, right: ArrayLike, addend: ArrayLike) -> ArrayLike:
     return addend.form.emitted(result, addend.element)
 
 
-def remainder(dividend: ArrayLike, divisor: int) -> ArrayLike:
+def remainder(dividend: ArrayLike, divisor: int, name: str = "arith.remui") -> ArrayLike:
     """``arith.remui`` of an index by a constant."""
-    operands = [dividend.value, constant_index(divisor)]
-    return scalar(value("arith.remui", operands, index_type()))
+    return scalar(value(name, [dividend.value, constant_index(divisor)], index_type()))
 
 
 def quotient(dividend: ArrayLike, divisor: int) -> ArrayLike:
     """``arith.divui`` of an index by a constant."""
-    operands = [dividend.value, constant_index(divisor)]
-    return scalar(value("arith.divui", operands, index_type()))
+    return remainder(dividend, divisor, "arith.divui")
 
 
 def intrinsic(
@@ -281,13 +278,7 @@ def workgroup_id(axis: int) -> Value:
 def workgroup_range(
     workgroup: ArrayLike, workgroups: int, items: int
 ) -> tuple[ArrayLike, ArrayLike]:
-    """Return the range ``[first, end)`` of a workgroup's items, which differ in size by 1 at most.
-
-    Args:
-        workgroup: the number of the workgroup.
-        workgroups: the number of workgroups.
-        items: the number of items.
-    """
+    """The range ``[first, end)`` of a workgroup's items; sizes of ranges differ by 1 at most."""
     first, end = (quotient(number * items, workgroups) for number in (workgroup, workgroup + 1))
     return first, end
 

@@ -286,10 +286,8 @@ def quantize_blocks(
     """
     with np.errstate(all="ignore"):
         reals = np.asarray(values).astype(expressed.dtype)
-        scale = spread_blocks(np.asarray(scales).astype(expressed.dtype), reals.shape, block_shape)
-        zero_point: Array | int = 0
-        if zero_points is not None:
-            zero_point = spread_blocks(_integers(zero_points), reals.shape, block_shape)
+        scale = _spread(scales, expressed.dtype, reals.shape, block_shape)
+        zero_point = _spread(zero_points, np.int64, reals.shape, block_shape)
         return np.asarray(Cast(storage, expressed, rounding).quantize(reals, scale, zero_point))
 
 
@@ -309,26 +307,28 @@ def dequantize_blocks(
         offsets: of the shape of `scales`, and like them not wider than `expressed`; None for none.
     """
     with np.errstate(all="ignore"):
-        integers = _integers(stored)
-
-        def spread(values: npt.ArrayLike) -> Array:
-            reals = np.asarray(values).astype(expressed.dtype)
-            return spread_blocks(reals, integers.shape, block_shape)
-
-        zero_point: Array | int = 0
-        if zero_points is not None:
-            zero_point = spread_blocks(_integers(zero_points), integers.shape, block_shape)
-        offset = None if offsets is None else spread(offsets)
+        integers = np.asarray(stored).astype(np.int64)
+        blocks, dtype = (integers.shape, block_shape), expressed.dtype
+        scale, zero_point = _spread(scales, dtype, *blocks), _spread(zero_points, np.int64, *blocks)
+        offset = None if offsets is None else _spread(offsets, dtype, *blocks)
         cast = Cast(_WIDEST, expressed)
-        return np.asarray(cast.dequantize(integers, spread(scales), zero_point, offset))
+        return np.asarray(cast.dequantize(integers, scale, zero_point, offset))
 
 
 _WIDEST = StorageType(32, signed=False)
 """For storage values of any type: differences are taken in i64."""
 
 
-def _integers(values: npt.ArrayLike) -> Array:
-    return np.asarray(values).astype(np.int64)
+def _spread(
+    numbers: npt.ArrayLike | None,
+    dtype: npt.DTypeLike,
+    shape: Sequence[int],
+    block_shape: Sequence[int],
+) -> Array | int:
+    """The number of its block for each element; 0 for no numbers."""
+    if numbers is None:
+        return 0
+    return spread_blocks(np.asarray(numbers).astype(dtype), shape, block_shape)
 
 
 def quantize(

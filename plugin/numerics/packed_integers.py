@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .array_functions import dispatched, is_zero, unpack_bits
-from .element_types import AnyArray, Array
+from .element_types import I8, AnyArray, Array
 
 PLANE_BITS: dict[int, tuple[int, ...]] = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}
 """The bits of an integer in each of its planes, by the bits of the integer."""
@@ -50,6 +50,21 @@ def pack_planes(values: Array, bits: Sequence[int]) -> list[Array]:
         planes.append(pack_bits(rest & np.uint8(2**count - 1), count))
         rest = rest >> np.uint8(count)
     return planes
+
+
+def wrapped(array: Array, bits: int) -> Array:
+    """Integers modulo ``2**bits``, as signed integers.
+
+    Args:
+        array: int64, or int8, which stays int8 for 8 bits and less.
+        bits: the width of the type, 64 at most.
+    """
+    if array.dtype == np.int8 and bits > I8.bits:
+        array = array.astype(np.int64)
+    if bits == array.dtype.itemsize * 8:
+        return array
+    half = 1 << (bits - 1)
+    return np.asarray(((array & (2 * half - 1)) ^ half) - half)
 
 
 @dispatched

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..errors import InputError, SignatureError, UsageError, counted, quoted
 from ..numerics.casts import dequantize, is_masked, quantize
 from ..numerics.element_types import I64, Array, DType, ElementType
-from ..numerics.packed_integers import pack_planes, plane_shapes, unpack_planes
+from ..numerics.packed_integers import pack_planes, plane_shapes, unpack_planes, wrapped
 from ..signature import ValueType
 
 Conversion: TypeAlias = Callable[[ValueType, DType], str]
@@ -219,8 +219,7 @@ def _check_integers(array: Array, type_: ValueType, label: str) -> Array:
             raise SignatureError(f"{label} must fit {type_.element}, got values {low}:{high}")
         if high < 1 << (width - 1):
             return array.astype(expected, copy=False)
-        bits = array.astype(np.int64) & ((1 << width) - 1)
-        array = np.where(bits >> (width - 1), bits - (1 << width), bits)
+        array = wrapped(array.astype(np.int64), width)
     return array.astype(np.int64).astype(expected)
 
 
@@ -273,8 +272,7 @@ def pack_storage(array: Array, type_: ValueType) -> Array:
     width = parameters.storage.width
     if width == 8 * array.dtype.itemsize == 8 * dtype.itemsize:
         return array.view(dtype)
-    values = array.astype(np.int64)
-    return np.where(values >> (width - 1), values - (1 << width), values).astype(dtype)
+    return wrapped(array.astype(np.int64), width).astype(dtype)
 
 
 def unpack_storage(array: Array, type_: ValueType) -> Array:

@@ -28,15 +28,7 @@ def load_message(
     parameters: Mapping[str, str | os.PathLike[str]],
     error: Exception,
 ) -> str:
-    """Return the message for an executable that cannot be loaded.
-
-    Args:
-        name: the executable.
-        device: the name of the device.
-        target: the target that compiles for this device.
-        parameters: the parameter files by scope.
-        error: the error of IREE's runtime.
-    """
+    """Return the message for an executable that cannot be loaded on a device of a target."""
     reason = str(error).splitlines()[0]
     if "io_parameters" in reason or "io/parameter" in reason:
         return _parameter_message(name, parameters, reason)

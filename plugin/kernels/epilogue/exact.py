@@ -17,10 +17,11 @@ from ...core._mlir import Operation, Value
 from ...dialects.integer_steps import RequantizedSum, read_requantize
 from ...dialects.subquant import REQUANTIZE
 from ...emit import ArrayLike
-from ...emit.stablehlo_semantics import storage_element, wrapped
+from ...emit.stablehlo_semantics import storage_element
 from ...numerics.array_functions import convert, is_known
 from ...numerics.element_types import BOOL, I32, Array, ElementType
 from ...numerics.fixed_point import saturate
+from ...numerics.packed_integers import wrapped
 from ...numerics.requantization import requantize
 from .matcher import OPERATIONS, EpilogueMatch
 from .tables import ChannelVectors, NotEmitted

@@ -34,11 +34,12 @@ from ...core._mlir import Operation
 from ...dialects.integer_steps import RequantizedSum
 from ...dialects.subquant import REQUANTIZE
 from ...emit import ArrayLike
-from ...emit.stablehlo_semantics import storage_element, wrapped
+from ...emit.stablehlo_semantics import storage_element
 from ...emit.vectors import reduce_lanes
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, I8, I32, U8, Array
 from ...numerics.fixed_point import multiplier_and_shift
+from ...numerics.packed_integers import wrapped
 from ...numerics.parameters import StorageType
 from ...numerics.requantization import requantize
 from ..isa.base import InstructionSet

@@ -6,7 +6,12 @@ from ...core._mlir import Operation, ir
 from ...dialects import subquant
 from ...dialects.attention import check_attention
 from ...dialects.block_contraction_checks import check_block_contraction, check_unpack
-from ...dialects.integer_steps import check_requantize, check_saturate, check_subtract_zero_point
+from ...dialects.integer_steps import (
+    check_requantize,
+    check_saturate,
+    check_subtract_zero_point,
+    requantized_type,
+)
 from ...dialects.quant import described_type, element_type, is_quantized
 from ...dialects.reduction_rules import REDUCTION_CHECKS
 from ...errors import VerificationError
@@ -171,7 +176,8 @@ def _check_float_parameter(
 
 
 def _check_requantize(op: Operation) -> None:
-    check_type(check_requantize(op), op, "attribute 'quantized_type'", lenient=False)
+    check_requantize(op)
+    check_type(requantized_type(op), op, "attribute 'quantized_type'", lenient=False)
 
 
 _GLOBAL_ATTRIBUTES = {
