@@ -19,21 +19,7 @@ from ..core.files import open_atomically
 from ..core.strict_json import shown
 from ..errors import InputError
 from ..numerics.element_types import Array
-from .irpa import (
-    DATA,
-    DATA_ALIGNMENT,
-    DATA_TYPE,
-    DTYPES,
-    ENTRY,
-    FILE_ALIGNMENT,
-    HEADER,
-    MAGIC,
-    MAX_NAME_BYTES,
-    SPLAT,
-    SPLAT_TYPE,
-    TENSOR_PREFIX,
-    Splat,
-)
+from . import irpa
 
 
 class ArchiveWriter:
@@ -46,7 +32,7 @@ class ArchiveWriter:
         self._names: set[str] = set()
         # Offsets by address and size; the arrays are kept so that their addresses stay theirs.
         self._mapped: dict[tuple[int, int], tuple[int, Array]] = {}
-        self._storage = _aligned(HEADER.size, DATA_ALIGNMENT)
+        self._storage = _aligned(irpa.HEADER.size, irpa.DATA_ALIGNMENT)
         self._at = self._storage
         file.write(bytes(self._at))
 
@@ -60,15 +46,20 @@ class ArchiveWriter:
         """
         array = np.asanyarray(array)
         metadata = _metadata_of(name, array)
-        if isinstance(array, Splat) and not any(array.strides) and array.size:
+        if isinstance(array, irpa.Splat) and not any(array.strides) and array.size:
             pattern = np.asarray(array).reshape(-1)[:1].tobytes()
-            self._add(SPLAT_TYPE, name, metadata, SPLAT.pack(array.nbytes, pattern, len(pattern)))
+            self._add(
+                irpa.SPLAT_TYPE,
+                name,
+                metadata,
+                irpa.SPLAT.pack(array.nbytes, pattern, len(pattern)),
+            )
             return
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         address_range = (flat.ctypes.data, array.nbytes)
         if address_range in self._mapped:
             offset, _ = self._mapped[address_range]
-            self._add(DATA_TYPE, name, metadata, DATA.pack(offset, array.nbytes))
+            self._add(irpa.DATA_TYPE, name, metadata, irpa.DATA.pack(offset, array.nbytes))
             return
         if array.nbytes and _is_mapped(flat):
             self._mapped[address_range] = (self._at - self._storage, flat)
@@ -90,16 +81,18 @@ class ArchiveWriter:
         end = table + len(self._table)
         self._file.write(bytes(table - self._at - len(metadata)))
         self._file.write(self._table)
-        self._file.write(bytes(_aligned(end, FILE_ALIGNMENT) - end))
+        self._file.write(bytes(_aligned(end, irpa.FILE_ALIGNMENT) - end))
         self._file.seek(0)
         segments = (table, len(self._table), self._at, len(metadata), self._storage, storage_length)
         count = len(self._names)
-        self._file.write(HEADER.pack(MAGIC, 0, 0, HEADER.size, 0, 0, count, *segments))
+        self._file.write(
+            irpa.HEADER.pack(irpa.MAGIC, 0, 0, irpa.HEADER.size, 0, 0, count, *segments)
+        )
 
     def _add_data(self, name: str, metadata: bytes, data: bytes | memoryview, length: int) -> None:
-        self._add(DATA_TYPE, name, metadata, DATA.pack(self._at - self._storage, length))
+        self._add(irpa.DATA_TYPE, name, metadata, irpa.DATA.pack(self._at - self._storage, length))
         self._file.write(data)
-        end = _aligned(self._at + length, DATA_ALIGNMENT)
+        end = _aligned(self._at + length, irpa.DATA_ALIGNMENT)
         self._file.write(bytes(end - self._at - length))
         self._at = end
 
@@ -109,16 +102,16 @@ class ArchiveWriter:
         encoded = name.encode(errors="replace")
         if encoded.decode() != name:
             raise InputError(f"the name {shown(name)} cannot be written as UTF-8")
-        if len(encoded) > MAX_NAME_BYTES:
-            raise InputError(f"the name {shown(name)} has more than {MAX_NAME_BYTES} bytes")
+        if len(encoded) > irpa.MAX_NAME_BYTES:
+            raise InputError(f"the name {shown(name)} has more than {irpa.MAX_NAME_BYTES} bytes")
         self._names.add(name)
         ranges = []
         for data in (encoded, metadata):
             ranges += [len(self._metadata), len(data)]
             self._metadata += data
-        alignment = DATA_ALIGNMENT if kind == DATA_TYPE else 0
-        size = ENTRY.size + len(rest)
-        self._table += ENTRY.pack(size, kind, 0, *ranges, alignment) + rest
+        alignment = irpa.DATA_ALIGNMENT if kind == irpa.DATA_TYPE else 0
+        size = irpa.ENTRY.size + len(rest)
+        self._table += irpa.ENTRY.pack(size, kind, 0, *ranges, alignment) + rest
         self._table += bytes(-len(self._table) % 16)
 
 
@@ -138,10 +131,10 @@ def create_archive(path: str | os.PathLike[str]) -> Iterator[ArchiveWriter]:
 def _metadata_of(name: str, array: Array) -> bytes:
     """Return an entry's metadata: JSON with dtype and shape."""
     dtype = array.dtype
-    if DTYPES.get(dtype.name) != dtype:
+    if irpa.DTYPES.get(dtype.name) != dtype:
         raise InputError(
             f"tensor {shown(name)} has elements of {dtype}, which archives do not have; expected "
-            f"one of: {', '.join(DTYPES)}"
+            f"one of: {', '.join(irpa.DTYPES)}"
         )
     is_float = dtype.kind == "f" or dtype.name.startswith(("float", "bfloat"))
     described = {
@@ -156,7 +149,7 @@ def _metadata_of(name: str, array: Array) -> bytes:
             "itemsize": dtype.itemsize,
         },
     }
-    return TENSOR_PREFIX + json.dumps(described).encode()
+    return irpa.TENSOR_PREFIX + json.dumps(described).encode()
 
 
 def _is_mapped(array: Array) -> bool:

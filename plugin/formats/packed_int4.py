@@ -33,12 +33,13 @@ Sources: AutoGPTQ 0.7 (``QuantLinear.pack``), GPTQModel (``convert_gptq_v2_to_v1
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..core.read_record import ReadRecord
 from ..core.strict_json import shown
-from ..errors import InputError, Place, UnsupportedError
+from ..errors import InputError, Place, SubquantError, UnsupportedError
 from ..layouts.base import FLOAT_DTYPES
 from ..layouts.scaled import BlockAffineLayout
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor
@@ -82,7 +83,7 @@ def read_packed_int4(
             if f"{layer}.weight" in arrays:
                 raise InputError(f"{shown(layer)} has both a weight and a qweight", location)
             planes = {part: tracked.get(f"{layer}.{part}") for part in _PARTS[form.method]}
-            tensors[f"{layer}.weight"] = _tensor(layer, planes, form, location)
+            tensors[f"{layer}.weight"] = _PackedLayer(layer, planes, form, location).tensor()
         elif part == "qzeros" and layer not in layers:
             raise InputError(f"{shown(layer)} has no qweight", location)
         elif (layer in layers and part == "bias") or not _is_below(name, layers):
@@ -154,56 +155,101 @@ class PackedInt4Tensor(QuantizedTensor):
         )
 
 
-def _tensor(
-    layer: str, arrays_of_layer: Mapping[str, Array | None], form: PackedInt4Form, location: Place
-) -> PackedInt4Tensor:
-    qweight, qzeros, scales = (arrays_of_layer[part] for part in ("qweight", "qzeros", "scales"))
-    label = f"layer {shown(layer)}"
-    if qweight is None or qzeros is None or scales is None:
-        missing = [part for part in ("qzeros", "scales") if arrays_of_layer[part] is None]
-        raise InputError(f"{label} has a qweight and no {' and no '.join(missing)}", location)
-    for part, array in (("qweight", qweight), ("qzeros", qzeros)):
-        if array.dtype != np.int32 or array.ndim != 2:
-            raise UnsupportedError(
-                f"{label} has as its {part} {_text(array)}, expected a matrix of int32", location
+@dataclass(frozen=True)
+class _PackedLayer:
+    """A packed layer: the arrays of a checkpoint by part, checked against each other."""
+
+    name: str
+    arrays: Mapping[str, Array | None]
+    form: PackedInt4Form
+    location: Place
+
+    def error(self, problem: str, kind: type[SubquantError] = InputError) -> SubquantError:
+        return kind(f"layer {shown(self.name)} {problem}", self.location)
+
+    def tensor(self) -> PackedInt4Tensor:
+        """Return the weight; refuse parts that are missing or do not fit."""
+        form = self.form
+        qweight, qzeros, scales = (self.arrays[part] for part in ("qweight", "qzeros", "scales"))
+        if qweight is None or qzeros is None or scales is None:
+            missing = [part for part in ("qzeros", "scales") if self.arrays[part] is None]
+            raise self.error(f"has a qweight and no {' and no '.join(missing)}")
+        packed = {"qweight": qweight, "qzeros": qzeros}
+        for part, array in packed.items():
+            if array.dtype != np.int32 or array.ndim != 2:
+                raise self.error(
+                    f"has as its {part} {_text(array)}, expected a matrix of int32",
+                    UnsupportedError,
+                )
+        if scales.dtype.name not in FLOAT_DTYPES or scales.ndim != 2:
+            raise self.error(f"has as its scales {_text(scales)}, expected a matrix")
+        count, outputs = scales.shape
+        inputs = qweight.shape[0] * (8 if form.method == "gptq" else 1)
+        if not inputs or not outputs or outputs % 8:
+            raise self.error(f"has {inputs} inputs and {outputs} outputs, expected a multiple of 8")
+        size = min(form.group_size or inputs, inputs)
+        if count != -(-inputs // size):
+            raise self.error(
+                f"has scales of {count} groups, expected {-(-inputs // size)} for {inputs} inputs "
+                f"in groups of {size}"
             )
-    if scales.dtype.name not in FLOAT_DTYPES or scales.ndim != 2:
-        raise InputError(f"{label} has as its scales {_text(scales)}, expected a matrix", location)
-    count, outputs = scales.shape
-    inputs = qweight.shape[0] * (8 if form.method == "gptq" else 1)
-    if not inputs or not outputs or outputs % 8:
-        raise InputError(
-            f"{label} has {inputs} inputs and {outputs} outputs, expected a multiple of 8", location
+        wide = (inputs // 8, outputs) if form.method == "gptq" else (inputs, outputs // 8)
+        for part, shape in (("qweight", wide), ("qzeros", (count, outputs // 8))):
+            if packed[part].shape != shape:
+                raise self.error(
+                    f"has as its {part} {_text(packed[part])}, expected {list(shape)} for scales "
+                    f"of {list(scales.shape)}"
+                )
+        if form.is_symmetric:
+            self.check_symmetric(_zero_points(qzeros, form))
+        groups = self.groups(inputs, size, count)
+        return PackedInt4Tensor(qweight, qzeros, scales, groups, size, form, f"{self.name}.weight")
+
+    def check_symmetric(self, zero_points: Array) -> None:
+        """Refuse zero points other than 8 in weights that are said to be symmetric.
+
+        Raises:
+            InputError: one is another, as where a checkpoint of the format gptq_v2 says gptq.
+        """
+        form, asymmetric = self.form, zero_points[zero_points != _SYMMETRIC]
+        if not asymmetric.size:
+            return
+        says = "'sym' is true" if form.method == "gptq" else "the configuration says symmetric"
+        advice = "set it to the contrary if the zero points are right"
+        shift = 1 if form.zero_points_less_one else -1
+        if form.method == "gptq" and (zero_points == _SYMMETRIC + shift).all():
+            right = "gptq_v2" if form.zero_points_less_one else "gptq"
+            advice = f"set 'checkpoint_format' to '{right}', with which each is {_SYMMETRIC}"
+        raise self.error(
+            f"has a zero point of {asymmetric.flat[0]}, and {says}, which means {_SYMMETRIC} for "
+            f"each; {advice}"
         )
-    size = min(form.group_size or inputs, inputs)
-    if count != -(-inputs // size):
-        raise InputError(
-            f"{label} has scales of {count} groups, expected {-(-inputs // size)} for {inputs} "
-            f"inputs in groups of {size}",
-            location,
-        )
-    wide = (inputs // 8, outputs) if form.method == "gptq" else (inputs, outputs // 8)
-    for part, array, shape in (
-        ("qweight", qweight, wide),
-        ("qzeros", qzeros, (count, outputs // 8)),
-    ):
-        if array.shape != shape:
-            raise InputError(
-                f"{label} has as its {part} {_text(array)}, expected {list(shape)} for scales of "
-                f"{list(scales.shape)}",
-                location,
+
+    def groups(self, inputs: int, size: int, count: int) -> Array | None:
+        """Return the group of each block of `size` inputs, None for ascending ones."""
+        indices = self.arrays.get("g_idx")
+        if self.form.has_act_order and count > 1 and (indices is None or not indices.any()):
+            raise self.error(
+                "has no g_idx that says which group each input belongs to, and 'desc_act' is "
+                "true; set 'desc_act' to false if groups are of consecutive inputs"
             )
-    if form.is_symmetric:
-        _check_symmetric(_zero_points(qzeros, form), form, label, location)
-    indices = arrays_of_layer.get("g_idx")
-    if form.has_act_order and count > 1 and (indices is None or not indices.any()):
-        raise InputError(
-            f"{label} has no g_idx that says which group each input belongs to, and 'desc_act' is "
-            "true; set 'desc_act' to false if groups are of consecutive inputs",
-            location,
-        )
-    groups = _groups(indices, inputs, size, count, label, location)
-    return PackedInt4Tensor(qweight, qzeros, scales, groups, size, form, f"{layer}.weight")
+        if indices is None:
+            return None
+        if indices.dtype.kind not in "iu" or indices.shape != (inputs,):
+            raise self.error(f"has as its g_idx {_text(indices)}, expected {inputs} integers")
+        if indices.min() < 0 or indices.max() >= count:
+            wrong = indices.min() if indices.min() < 0 else indices.max()
+            raise self.error(f"has the group {wrong} in its g_idx, of {count} groups")
+        if not indices.any():
+            return None
+        blocks = indices[::size].astype(np.int64)
+        if (np.repeat(blocks, size)[:inputs] != indices).any():
+            raise self.error(
+                "has groups of inputs that are not consecutive (desc_act); quantize with "
+                "desc_act=False or static_groups=True",
+                UnsupportedError,
+            )
+        return None if (blocks == np.arange(count)).all() else blocks
 
 
 def _zero_points(qzeros: Array, form: PackedInt4Form) -> Array:
@@ -212,53 +258,6 @@ def _zero_points(qzeros: Array, form: PackedInt4Form) -> Array:
     if form.zero_points_less_one:
         zeros = zeros + np.uint32(_ONES)
     return _unpacked(zeros) if form.method == "gptq" else _in_order(_unpacked(zeros))
-
-
-def _check_symmetric(zero_points: Array, form: PackedInt4Form, label: str, location: Place) -> None:
-    """Refuse zero points other than 8 in weights that are said to be symmetric.
-
-    Raises:
-        InputError: one is another, as where a checkpoint of the format gptq_v2 says gptq.
-    """
-    asymmetric = zero_points[zero_points != _SYMMETRIC]
-    if not asymmetric.size:
-        return
-    says = "'sym' is true" if form.method == "gptq" else "the configuration says symmetric"
-    advice = "set it to the contrary if the zero points are right"
-    shift = 1 if form.zero_points_less_one else -1
-    if form.method == "gptq" and (zero_points == _SYMMETRIC + shift).all():
-        right = "gptq_v2" if form.zero_points_less_one else "gptq"
-        advice = f"set 'checkpoint_format' to '{right}', with which each is {_SYMMETRIC}"
-    raise InputError(
-        f"{label} has a zero point of {asymmetric.flat[0]}, and {says}, which means {_SYMMETRIC} "
-        f"for each; {advice}",
-        location,
-    )
-
-
-def _groups(
-    indices: Array | None, inputs: int, size: int, count: int, label: str, location: Place
-) -> Array | None:
-    """The group of each block of `size` inputs, None for ascending ones."""
-    if indices is None:
-        return None
-    if indices.dtype.kind not in "iu" or indices.shape != (inputs,):
-        raise InputError(
-            f"{label} has as its g_idx {_text(indices)}, expected {inputs} integers", location
-        )
-    if indices.min() < 0 or indices.max() >= count:
-        wrong = indices.min() if indices.min() < 0 else indices.max()
-        raise InputError(f"{label} has the group {wrong} in its g_idx, of {count} groups", location)
-    if not indices.any():
-        return None
-    blocks = indices[::size].astype(np.int64)
-    if (np.repeat(blocks, size)[:inputs] != indices).any():
-        raise UnsupportedError(
-            f"{label} has groups of inputs that are not consecutive (desc_act); quantize with "
-            "desc_act=False or static_groups=True",
-            location,
-        )
-    return None if (blocks == np.arange(count)).all() else blocks
 
 
 def _unpacked(words: Array) -> Array:

@@ -177,6 +177,12 @@ def _elements(packed: Array, bits: int, run: int) -> Array:
     return values.reshape((count, size * 8 // bits))
 
 
+def _less(values: Array, zero: int) -> Array:
+    """Unsigned integers of a few bits, less a zero point."""
+    difference: Array = values.astype(np.int8) - np.int8(zero)
+    return difference
+
+
 def _sub_blocks(values: Array, count: int) -> Array:
     return values.reshape((len(values), count, values.shape[1] // count))
 
@@ -187,9 +193,10 @@ def _q4_0(blocks: Array) -> dict[str, Array]:
     return {"d": blocks["d"], "qs": qs}
 
 
-def _q4_1(blocks: Array) -> dict[str, Array]:
-    qs = pack_bits(_elements(blocks["qs"], 4, 16), 4)
-    return {"d": blocks["d"], "m": blocks["m"], "qs": qs}
+def _nibbles(blocks: Array) -> dict[str, Array]:
+    """Planes of Q4_1 and IQ4_NL, with or without offsets."""
+    scales = {name: blocks[name] for name in blocks.dtype.names or () if name != "qs"}
+    return {**scales, "qs": pack_bits(_elements(blocks["qs"], 4, 16), 4)}
 
 
 def _five_bits(blocks: Array) -> Array:
@@ -198,8 +205,8 @@ def _five_bits(blocks: Array) -> Array:
 
 
 def _q5_0(blocks: Array) -> dict[str, Array]:
-    values = _five_bits(blocks).astype(np.int8) - np.int8(16)
-    return {"d": blocks["d"], **BlockScaledPackedLayout.pack(values, 5, signed=True)}
+    planes = BlockScaledPackedLayout.pack(_less(_five_bits(blocks), 16), 5, signed=True)
+    return {"d": blocks["d"], **planes}
 
 
 def _q5_1(blocks: Array) -> dict[str, Array]:
@@ -211,18 +218,12 @@ def _q8_0(blocks: Array) -> dict[str, Array]:
     return {"d": blocks["d"], "qs": blocks["qs"]}
 
 
-def _iq4_nl(blocks: Array) -> dict[str, Array]:
-    return {"d": blocks["d"], "qs": pack_bits(_elements(blocks["qs"], 4, 16), 4)}
-
-
 def _iq4_xs(blocks: Array) -> dict[str, Array]:
     # 8 scales of 6 bits: 4 bytes with the low 4 bits of two each, 2 with the high 2 of four.
     low, high = _elements(blocks["scales_l"], 4, 1), _elements(blocks["scales_h"], 2, 1)
     scales = low | (high << np.uint8(4))
     return SuperBlockLookupScaled_4_6_Layout.pack(
-        blocks["d"],
-        scales.astype(np.int8) - np.int8(32),
-        _sub_blocks(_elements(blocks["qs"], 4, 16), 8),
+        blocks["d"], _less(scales, 32), _sub_blocks(_elements(blocks["qs"], 4, 16), 8)
     )
 
 
@@ -259,7 +260,7 @@ def _trits(packed: Array, run: int, count: int) -> Array:
 
 
 def _ternary(blocks: Array, qs: Array) -> dict[str, Array]:
-    planes = BlockScaledPackedLayout.pack(qs.astype(np.int8) - np.int8(1), 2, True, 1)
+    planes = BlockScaledPackedLayout.pack(_less(qs, 1), 2, True, 1)
     return {"d": blocks["d"], **planes}
 
 
@@ -295,9 +296,7 @@ def _of_codebook(
     with np.errstate(invalid="ignore"):  # of a signaling NaN
         scale = d if divisor == 1 else d.astype(np.float32) / np.float32(divisor)
     return SuperBlockLookupScaled_4_6_Layout.pack(
-        scale,
-        scales.astype(np.int8) * np.int8(2) + np.int8(1),
-        _sub_blocks(indices, count),
+        scale, scales.astype(np.int8) * np.int8(2) + np.int8(1), _sub_blocks(indices, count)
     )
 
 
@@ -367,9 +366,7 @@ def _q3_k(blocks: Array) -> dict[str, Array]:
     scales = _elements(low, 4, 8) | (_elements(high, 2, 4) << np.uint8(4))
     qs = _elements(blocks["qs"], 2, 32) | (_elements(blocks["hmask"], 1, 32) << np.uint8(2))
     return SuperBlockScaled_3_6_Layout.pack(
-        blocks["d"],
-        scales.astype(np.int8) - np.int8(32),
-        _sub_blocks(qs.astype(np.int8) - np.int8(4), 16),
+        blocks["d"], _less(scales, 32), _sub_blocks(_less(qs, 4), 16)
     )
 
 
@@ -400,7 +397,7 @@ def _q5_k(blocks: Array) -> dict[str, Array]:
 def _q6_k(blocks: Array) -> dict[str, Array]:
     qs = _elements(blocks["ql"], 4, 64) | (_elements(blocks["qh"], 2, 32) << np.uint8(4))
     return SuperBlockScaled_6_8_Layout.pack(
-        blocks["d"], blocks["scales"], _sub_blocks(qs.astype(np.int8) - np.int8(32), 16)
+        blocks["d"], blocks["scales"], _sub_blocks(_less(qs, 32), 16)
     )
 
 
@@ -421,7 +418,7 @@ _TERNARY = {"bits": 2, "signed": True, "zero": 1}
 
 BLOCK_TYPES: dict[str, GgmlBlockType] = {
     "Q4_0": _type(32, "d:<f2 qs:16u1", BlockScaledI4Layout, _q4_0, {"signed": True}),
-    "Q4_1": _type(32, "d:<f2 m:<f2 qs:16u1", BlockScaledI4Layout, _q4_1, {"signed": False}),
+    "Q4_1": _type(32, "d:<f2 m:<f2 qs:16u1", BlockScaledI4Layout, _nibbles, {"signed": False}),
     "Q5_0": _type(
         32, "d:<f2 qh:4u1 qs:16u1", BlockScaledPackedLayout, _q5_0, {"bits": 5, "signed": True}
     ),
@@ -444,7 +441,7 @@ BLOCK_TYPES: dict[str, GgmlBlockType] = {
         _q5_k,
     ),
     "Q6_K": _type(256, "ql:128u1 qh:64u1 scales:16i1 d:<f2", SuperBlockScaled_6_8_Layout, _q6_k),
-    "IQ4_NL": _type(32, "d:<f2 qs:16u1", LookupBlockScaledLayout, _iq4_nl, {"table": _IQ4_NL}),
+    "IQ4_NL": _type(32, "d:<f2 qs:16u1", LookupBlockScaledLayout, _nibbles, {"table": _IQ4_NL}),
     "IQ4_XS": _type(
         256, "d:<f2 scales_h:2u1 scales_l:4u1 qs:128u1", SuperBlockLookupScaled_4_6_Layout,
         _iq4_xs, {"table": _IQ4_NL},

@@ -31,23 +31,33 @@ _LEVELS = 16
 """The entries of a codebook: indices have 4 bits."""
 
 
-def _check_table(layout: QuantizedLayout) -> None:
-    """Refuse a ``table`` that is not 16 integers of 8 bits."""
-    table = layout.metadata.get("table")
-    is_table = isinstance(table, list) and len(table) == _LEVELS
-    if not is_table or not all(type(n) is int and -128 <= n <= 127 for n in table or ()):
-        raise InputError(
-            f"'table' of {layout.name} must be a list of {_LEVELS} integers from -128 to 127, "
-            f"got {table!r}"
-        )
+class _TableLayout(QuantizedLayout):
+    """Base of layouts of indices into a table; another base says where the indices lie."""
+
+    METADATA: ClassVar = ("table",)
+
+    def check(self) -> None:
+        """Check the blocks, and that ``table`` is 16 integers of 8 bits."""
+        super().check()  # type: ignore[safe-super]  # the other base
+        table = self.metadata.get("table")
+        is_table = isinstance(table, list) and len(table) == _LEVELS
+        if not is_table or not all(type(n) is int and -128 <= n <= 127 for n in table or ()):
+            raise InputError(
+                f"'table' of {self.name} must be a list of {_LEVELS} integers from -128 to 127, "
+                f"got {table!r}"
+            )
+
+    @property
+    def storage(self) -> StorageType:
+        """The storage type of the entries."""
+        return StorageType(8, True)
+
+    def entries(self, indices: Any) -> Any:
+        """The entries of the table as int8."""
+        return take(np.array(self.metadata["table"], np.int8), indices)
 
 
-def _entries(layout: QuantizedLayout, indices: Any) -> Any:
-    """The entries of a layout's table as int8."""
-    return take(np.array(layout.metadata["table"], np.int8), indices)
-
-
-class LookupBlockScaledLayout(BlockScaledLayout):
+class LookupBlockScaledLayout(_TableLayout, BlockScaledLayout):
     """``d * table[qs] + m`` for blocks of the last axis.
 
     Planes, for a tensor of shape ``[..., K]`` and blocks of ``B``:
@@ -59,25 +69,14 @@ class LookupBlockScaledLayout(BlockScaledLayout):
         table: 16 integers from -128 to 127.
     """
 
-    METADATA: ClassVar = ("table",)
     ELEMENTS_PER_BYTE: ClassVar = 2
-
-    def check(self) -> None:
-        """Check the blocks of the last axis, and the table."""
-        super().check()
-        _check_table(self)
-
-    @property
-    def storage(self) -> StorageType:
-        """The storage type of the entries."""
-        return StorageType(8, True)
 
     def values(self) -> Any:
         """The entries of the table ``[..., K / B, B]`` as int8."""
-        return _entries(self, unpack_planes(self.planes["qs"], [4]))
+        return self.entries(unpack_planes(self.planes["qs"], [4]))
 
 
-class SuperBlockLookupScaled_4_6_Layout(SuperBlockLayout):  # noqa: N801 (as those of archives)
+class SuperBlockLookupScaled_4_6_Layout(_TableLayout, SuperBlockLayout):  # noqa: N801 (archives')
     """``d * (scale - 32) * table[q]``: GGML's IQ4_XS, and its types with codebooks.
 
     They have 8 sub-blocks of 32, or 16 of 16. Products are exact: ``d`` has 11 bits, the scale 6,
@@ -96,21 +95,10 @@ class SuperBlockLookupScaled_4_6_Layout(SuperBlockLayout):  # noqa: N801 (as tho
     SCALES: ClassVar = PackedIntegers("sb_scales", 4, 2, zero=32)
     QS: ClassVar = PackedIntegers("qs", 4)
     PLANES: ClassVar = ("d", *SCALES.bits, *QS.bits)
-    METADATA: ClassVar = ("table",)
-
-    def check(self) -> None:
-        """Check the super-blocks of the last axis, and the table."""
-        super().check()
-        _check_table(self)
-
-    @property
-    def storage(self) -> StorageType:
-        """The storage type of the entries."""
-        return StorageType(8, True)
 
     def values(self) -> Any:
         """The entries of the table ``[..., SUP, SUB, B]`` as int8."""
-        return _entries(self, super().values())
+        return self.entries(super().values())
 
     def _form(self, scales: BlockForm, offsets: BlockForm | None) -> BlockForm:
         entries = self.values().reshape(self.shape)

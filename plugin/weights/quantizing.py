@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -209,50 +209,34 @@ def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:
         values = np.asarray(array).astype(np.float32)
     if not np.isfinite(values).all():
         raise UsageError("has an infinity, a NaN or a number beyond f32 among its values")
-    groups, restore = _grouped(values, how)
+    shape, axis, spread = values.shape, 0, [1] * values.ndim
+    if how.granularity == "block":
+        if shape[-1] % how.block_size:
+            raise UsageError(
+                f"has a last axis of {shape[-1]} elements, which blocks of {how.block_size} do not "
+                "divide"
+            )
+        groups = values.reshape((-1, how.block_size))
+    elif how.granularity == "axis":
+        if not -values.ndim <= how.axis < values.ndim:
+            raise UsageError(f"has {values.ndim} axes, and none with the number {how.axis}")
+        axis = how.axis % values.ndim
+        spread[axis] = -1
+        groups = np.moveaxis(values, axis, 0).reshape((shape[axis], -1))
+    else:
+        groups, spread = values.reshape((1, -1)), []
     scales, zero_points = _search(groups, how)
     parameters = QuantizationParameters(
         how.storage, ExpressedType.F32, (0,), (1,), scales, zero_points
     )
-    return restore(quantize(groups, parameters), scales, zero_points)
-
-
-def _grouped(
-    values: Array, how: WeightQuantization
-) -> tuple[Array, Callable[..., QuantizedLayout]]:
-    """The values as ``[groups, elements]``, and what makes a layout of their storage."""
-    shape, rank = values.shape, values.ndim
-    if how.granularity == "tensor":
-        return values.reshape((1, -1)), lambda q, d, z: _tensor_scaled(q.reshape(shape), d, z, ())
-    if how.granularity == "axis":
-        if not -rank <= how.axis < rank:
-            raise UsageError(f"has {rank} axes, and none with the number {how.axis}")
-        axis = how.axis % rank
-        moved = np.moveaxis(values, axis, 0)
-        spread = [1] * rank
-        spread[axis] = -1
-
-        def restore(q: Array, d: Array, z: Array) -> QuantizedLayout:
-            return _tensor_scaled(np.moveaxis(q.reshape(moved.shape), 0, axis), d, z, spread)
-
-        return moved.reshape((moved.shape[0], -1)), restore
-    if shape[-1] % how.block_size:
-        raise UsageError(
-            f"has a last axis of {shape[-1]} elements, which blocks of {how.block_size} do not "
-            "divide"
-        )
-
-    def restore_blocks(q: Array, d: Array, z: Array) -> QuantizedLayout:
-        return _block_scaled(q, d, z, shape, how)
-
-    return values.reshape((-1, how.block_size)), restore_blocks
-
-
-def _tensor_scaled(q: Array, d: Array, z: Array, spread: Sequence[int]) -> QuantizedLayout:
-    planes = {"d": d.reshape(spread), "qs": np.ascontiguousarray(q)}
-    if z.any():
-        planes["m"] = z.reshape(spread).astype(q.dtype)
-    return TensorScaledLayout(q.shape, planes)
+    stored = quantize(groups, parameters)
+    if how.granularity == "block":
+        return _block_scaled(stored, scales, zero_points, shape, how)
+    moved = stored.reshape((shape[axis], *shape[:axis], *shape[axis + 1 :]))
+    planes = {"d": scales.reshape(spread), "qs": np.ascontiguousarray(np.moveaxis(moved, 0, axis))}
+    if zero_points.any():
+        planes["m"] = zero_points.reshape(spread).astype(stored.dtype)
+    return TensorScaledLayout(shape, planes)
 
 
 def _block_scaled(
