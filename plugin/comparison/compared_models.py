@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -252,10 +252,9 @@ def compare_layers(
         model: of `read_compared_model`.
         inputs: the arguments of each call, or a number of random calls.
         against: the reference; by default the first of the model's.
-        options: compile options.
-        device: the device; None for NumPy.
-        seed: seed of random arguments.
-        limits: limits of child processes.
+        device: None for NumPy.
+        seed: of random arguments.
+        limits: of child processes.
         progress: called with a line about each step.
         on_remark: called with the remarks that ``explain`` requests, for a device.
 
@@ -283,16 +282,11 @@ def compare_layers(
             model.data, all_tensors, progress=notify, on_remark=on_remark, limits=limits
         ), device)  # fmt: skip
         notify(f"run on {device.name}")
-        ours = [_call(executable, model, arrays) for arrays in calls]
+        keys, ours = [tensor.key for tensor in model.tensors()], []
+        for arrays in calls:
+            results: Any = executable.main(*arrays)
+            results = results if isinstance(results, (list, tuple)) else [results]
+            ours.append(dict(zip(keys, map(np.asarray, results), strict=True)))
     notify("compare")
     common = [each for each in model.tensors() if all(each.key in values for values in theirs)]
     return compare_tensors(common, ours, theirs, is_expressed=reference == "float")
-
-
-def _call(
-    executable: Executable, model: ComparedModel, arrays: Sequence[Array]
-) -> Mapping[str, Array]:
-    results: Any = executable.main(*arrays)
-    results = results if isinstance(results, (list, tuple)) else [results]
-    keys = [tensor.key for tensor in model.tensors()]
-    return dict(zip(keys, map(np.asarray, results), strict=True))

@@ -26,10 +26,8 @@ class ComparedTensor:
 
     Args:
         key: the key of the tensor in the values of a call.
-        operator: the number of the operator.
-        name: the name of the operator.
-        tensor: the name of the tensor.
-        type: its element type in the file.
+        operator, name: the number and the name of the operator.
+        tensor, type: the name and the element type in the file.
         scale, zero_point: quantization parameters; a scale of None for unquantized values.
     """
 
@@ -48,7 +46,6 @@ class Layer:
 
     Args:
         operator, name, tensor, type: as in `ComparedTensor`.
-        shape: the shape of the tensor.
         elements: the number of compared values, over all calls.
         equal: the number of equal values; against floats, of those within half a step.
         steps: the greatest difference in steps of the scale; None for floats.
@@ -142,13 +139,13 @@ def to_json(layers: Sequence[Layer]) -> list[dict[str, Any]]:
     return [
         asdict(layer)
         | {"shape": list(layer.shape)}
-        | {name: _finite(getattr(layer, name)) for name in ("steps", "difference", "sqnr")}
+        | {
+            name: None
+            for name in ("steps", "difference", "sqnr")
+            if not math.isfinite(getattr(layer, name) or 0)
+        }
         for layer in layers
     ]
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 _MAX_SQNR_DB = 120.0

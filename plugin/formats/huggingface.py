@@ -62,7 +62,13 @@ def read_huggingface(
     if source.name.endswith(_INDEX):
         arrays, files = _read_shards(source)
     else:
-        _check_whole(source)
+        match = _SHARD.fullmatch(source.name)
+        if match is not None and int(match[2]) > 1:
+            raise InputError(
+                f"is shard {int(match[1])} of {int(match[2])}, which is not a whole model; give "
+                f"the folder or the index (*{_INDEX}), which names all of them",
+                Place(str(source)),
+            )
         files = [read_safetensors(source)]
         arrays = files[0].tensors
     form = _packed_form(config, folder)
@@ -86,21 +92,6 @@ def metadata_of(files: Iterable[SafetensorsFile]) -> JsonObject:
     }
     by_file = {name: metadata for name, metadata in by_file.items() if metadata}
     return {"metadata": by_file} if by_file else {}
-
-
-def _check_whole(file: Path) -> None:
-    """Refuse a file that is one shard of several, by its name.
-
-    Raises:
-        InputError: its name says that it is one.
-    """
-    match = _SHARD.fullmatch(file.name)
-    if match is not None and int(match[2]) > 1:
-        raise InputError(
-            f"is shard {int(match[1])} of {int(match[2])}, which is not a whole model; give the "
-            f"folder or the index (*{_INDEX}), which names all of them",
-            Place(str(file)),
-        )
 
 
 def split_properties(config: Mapping[str, Json]) -> JsonObject:
@@ -186,17 +177,16 @@ def _read_shards(index: Path) -> tuple[dict[str, Array], list[SafetensorsFile]]:
     """Return the arrays of all files that an index names, in its order, and the files."""
     location = Place(str(index))
     record = ReadRecord(location, "the index")
-    keys = record.track(
-        "key",
-        load_json(index, "the index"),
-        [Irrelevant("metadata", "counts bytes and names the program that wrote the index")],
-    )
+    irrelevant = Irrelevant("metadata", "counts bytes and names the program that wrote the index")
+    keys = record.track("key", load_json(index, "the index"), [irrelevant])
     files = keys.get("weight_map")
     record.finish("write the index again without it")
     if not isinstance(files, dict) or not files:
         raise InputError("the index has no 'weight_map' of tensors and files", location)
     for name, file in files.items():
-        if not _is_plain(file):
+        # A plain name stays in the folder of the index.
+        is_name = isinstance(file, str) and file.endswith(".safetensors")
+        if not is_name or any(mark in file for mark in ("/", "\\", ":", "\0")):
             raise InputError(
                 f"tensor {shown(name)} is said to be in {shown(file)}, expected the name of a "
                 ".safetensors file in the folder of the index",
@@ -209,27 +199,16 @@ def _read_shards(index: Path) -> tuple[dict[str, Array], list[SafetensorsFile]]:
         shards.append(shard)
         for name, array in shard.tensors.items():
             if files.get(name) != file:
-                expected_file = (
-                    f"to be in {shown(files[name])}" if name in files else "nothing of it"
-                )
+                expected = f"to be in {shown(files[name])}" if name in files else "nothing of it"
                 raise InputError(
-                    f"{shown(file)} holds the tensor {shown(name)}, and the index says "
-                    f"{expected_file}",
+                    f"{shown(file)} holds the tensor {shown(name)}, and the index says {expected}",
                     location,
                 )
             arrays[name] = array
-    missing = [name for name in files if name not in arrays]
-    if missing:
-        name = missing[0]
-        raise InputError(
-            f"tensor {shown(name)} is not in {shown(files[name])}, where the index says it is",
-            location,
-        )
+    for name, file in files.items():
+        if name not in arrays:
+            raise InputError(
+                f"tensor {shown(name)} is not in {shown(file)}, where the index says it is",
+                location,
+            )
     return {name: arrays[name] for name in files}, shards
-
-
-def _is_plain(file: object) -> bool:
-    """Return True if a file's name stays in its folder."""
-    if not isinstance(file, str) or not file.endswith(".safetensors") or "\0" in file:
-        return False
-    return not any(mark in file for mark in ("/", "\\", ":"))

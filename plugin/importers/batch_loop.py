@@ -27,7 +27,7 @@ _DYNAMIC = ir.ShapedType.get_dynamic_size()
 
 def dynamic_type(type_: ir.Type) -> ir.Type:
     """Return a tensor type with a dynamic first dimension."""
-    return with_shape(type_, [_DYNAMIC, *(int(n) for n in type_.shape[1:])])
+    return _with_batch(type_, _DYNAMIC)
 
 
 def write_loop(
@@ -37,17 +37,13 @@ def write_loop(
     results: Sequence[ir.Type],
     location: Place,
 ) -> list[Value]:
-    """Write a loop that calls a function for each element of a batch.
+    """Write a loop that calls a function for each element of a batch; return batched results.
 
     Args:
         item: the name of the function.
         arguments: storage tensors, with a dynamic first dimension where they have a batch.
         batched: whether an argument has a batch, for each argument.
         results: the types of the function's results, whose first size is 1.
-        location: the file, for errors.
-
-    Returns:
-        The results, with the batch.
 
     Raises:
         UnsupportedError: no argument has a batch, or a result has none.
@@ -69,7 +65,7 @@ def write_loop(
 
     def body(position: Value, *outputs: Value) -> list[Value]:
         inputs = [
-            linalg.take_slice(argument, position, _item_type(argument.type))
+            linalg.take_slice(argument, position, _with_batch(argument.type, 1))
             if is_batched
             else argument
             for argument, is_batched in zip(arguments, batched, strict=True)
@@ -84,5 +80,5 @@ def write_loop(
     return linalg.fold(linalg.constant_index(0), count, buffers, body)
 
 
-def _item_type(type_: ir.Type) -> ir.Type:
-    return with_shape(type_, [1, *(int(n) for n in type_.shape[1:])])
+def _with_batch(type_: ir.Type, size: int) -> ir.Type:
+    return with_shape(type_, [size, *(int(n) for n in type_.shape[1:])])

@@ -36,13 +36,10 @@ _MAX_STRING_BYTES = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table. Subclasses have the fields of the schema, in its order.
-
-    Args:
-        unknown_slots: vtable slots of fields that the class does not have.
-    """
+    """A table. Subclasses have the fields of the schema, in its order."""
 
     unknown_slots: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
+    """Slots of the vtable with fields that the class does not have."""
 
     def stated(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, and the unknown ones, by name."""
@@ -88,12 +85,7 @@ class _Tracked:
 
 
 class Reader:
-    """Reads a flatbuffer.
-
-    Args:
-        data: the contents of the file.
-        file: the file name, for errors.
-    """
+    """Reads a flatbuffer; the file name is for errors."""
 
     def __init__(self, data: bytes, file: str = "-") -> None:
         self.data = data
@@ -156,15 +148,16 @@ class Reader:
             values["unknown_slots"] = tuple(unknown)
         return of(**values)
 
-    def count(self, position: int, size: int, path: str) -> int:
-        """Return the length of a vector, checked against the size of the file."""
-        count = int(self.number(position, "I", path))
-        if position + 4 + count * size > len(self.data):
+    def items(self, position: int, size: int, path: str) -> tuple[int, int]:
+        """Return the position and the number of a vector's items, checked against the file."""
+        start = self.target(position, path)
+        count = int(self.number(start, "I", path))
+        if start + 4 + count * size > len(self.data):
             raise self.error(
-                path, f"has {count:,} entries of {size} bytes from byte {position:,}, and the file "
+                path, f"has {count:,} entries of {size} bytes from byte {start:,}, and the file "
                 f"has {len(self.data):,} bytes"
             )  # fmt: skip
-        return count
+        return start + 4, count
 
     def error(self, path: str, what: str) -> InputError:
         """Return an error at a field."""
@@ -190,11 +183,10 @@ def string() -> Any:
     """Field with a text; invalid UTF-8 is replaced."""
 
     def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> str:
-        start = reader.target(position, path)
-        count = reader.count(start, 1, path)
+        start, count = reader.items(position, 1, path)
         if count > _MAX_STRING_BYTES:
             raise reader.error(path, f"has {count:,} bytes, more than {_MAX_STRING_BYTES:,}")
-        return reader.data[start + 4 : start + 4 + count].decode(errors="replace")
+        return reader.data[start : start + count].decode(errors="replace")
 
     return _field("", read)
 
@@ -204,9 +196,8 @@ def vector(kind: str) -> Any:
     dtype = np.dtype(kind).newbyteorder("<")
 
     def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> Array:
-        start = reader.target(position, path)
-        count = reader.count(start, dtype.itemsize, path)
-        return np.frombuffer(reader.data, dtype, count, start + 4)
+        start, count = reader.items(position, dtype.itemsize, path)
+        return np.frombuffer(reader.data, dtype, count, start)
 
     empty = np.zeros(0, dtype)
     empty.flags.writeable = False
@@ -226,12 +217,11 @@ def tables(of: Callable[[], type]) -> Any:
     """Field with tables of a class, as a tuple; empty if absent."""
 
     def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> tuple[Any, ...]:
-        start = reader.target(position, path)
-        paths = [f"{path}[{entry}]" for entry in range(reader.count(start, 4, path))]
-        positions = range(start + 4, start + 4 + 4 * len(paths), 4)
+        start, count = reader.items(position, 4, path)
+        names = [f"{path}[{entry}]" for entry in range(count)]
         return tuple(
-            reader.table(of(), reader.target(each, name), name)
-            for each, name in zip(positions, paths, strict=True)
+            reader.table(of(), reader.target(start + 4 * entry, name), name)
+            for entry, name in enumerate(names)
         )
 
     return _field((), read)

@@ -138,6 +138,11 @@ class BlockLayout(QuantizedLayout):
     def row_block(self) -> int | None:
         """Elements in a block where blocks are parts of rows and divide them, else None."""
 
+    @property
+    def block_size(self) -> int:
+        """The number of elements of a row that share a scale; 1 where blocks divide no rows."""
+        return 1 if self.row_block is None else self.row_block
+
     @abstractmethod
     def block_form(self) -> BlockForm:
         """Integers, scales, zero points and offsets; the integers are unpacked at each call."""
@@ -149,7 +154,7 @@ class BlockLayout(QuantizedLayout):
     def _sub_channel(self, storage: StorageType, scales: Array) -> QuantizationParameters:
         """The sub-channel type of blocks of rows, with one scale for each block."""
         axes, expressed = tuple(range(len(self.shape))), ExpressedType.of_dtype(scales.dtype)
-        sizes = (*(1 for _ in axes[1:]), self.row_block or 1)
+        sizes = (*(1 for _ in axes[1:]), self.block_size)
         return QuantizationParameters(
             storage, expressed, axes, sizes, scales, granularity="sub-channel"
         )

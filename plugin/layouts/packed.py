@@ -50,7 +50,7 @@ class BlockScaledPackedLayout(BlockScaledLayout):
         return _field(self.metadata["bits"], self.metadata["signed"], self.metadata.get("zero"))
 
     @property
-    def block_size(self) -> int:
+    def row_block(self) -> int:
         """The number of elements that share a scale."""
         name, bits = next(iter(self._integers.bits.items()))
         return int(self.planes[name].shape[-1]) * 8 // bits

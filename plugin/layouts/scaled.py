@@ -291,7 +291,7 @@ class BlockScaledLayout(BlockLayout):
     """The number of elements in a byte of ``qs``; None where they are not packed."""
 
     @property
-    def block_size(self) -> int:
+    def row_block(self) -> int:
         """The number of elements that share a scale."""
         return int(self.planes["qs"].shape[-1]) * (self.ELEMENTS_PER_BYTE or 1)
 
@@ -338,11 +338,6 @@ class BlockScaledLayout(BlockLayout):
     def stored(self) -> Any:
         """The storage values in the shape of the tensor."""
         return self.values().reshape(self.shape)
-
-    @property
-    def row_block(self) -> int | None:
-        """The block size."""
-        return self.block_size
 
     def block_form(self) -> BlockForm:
         """The integers in the shape of the tensor, scales and offsets."""

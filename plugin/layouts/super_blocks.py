@@ -67,7 +67,7 @@ class SuperBlockLayout(BlockLayout):
         return int(self._first().shape[-2])
 
     @property
-    def block_size(self) -> int:
+    def row_block(self) -> int:
         """The number of elements in a sub-block."""
         return int(self._first().shape[-1]) * 8 // self.QS.low
 
@@ -101,11 +101,6 @@ class SuperBlockLayout(BlockLayout):
     def storage(self) -> StorageType:
         """The storage type of the integers, where there are no minimums."""
         return StorageType(self.QS.low + self.QS.high)
-
-    @property
-    def row_block(self) -> int | None:
-        """The size of sub-blocks."""
-        return self.block_size
 
     def block_form(self) -> BlockForm:
         """The integers in the shape of the tensor; scales, and less the minimums as offsets."""

@@ -54,15 +54,7 @@ _LEAST_SCALE = np.finfo(np.float32).tiny * 4
 
 @dataclass(frozen=True)
 class WeightQuantization:
-    """Quantization of weights.
-
-    Args:
-        bits: 2 to 8.
-        granularity: ``tensor``, ``axis`` or ``block``.
-        axis: of granularity ``axis``.
-        block_size: elements of the last axis that share a scale, of granularity ``block``.
-        scales: ``min-max`` or ``mse``.
-        asymmetric: with zero points.
+    """Quantization of weights to 2 to 8 bits.
 
     Raises:
         UsageError: a number out of its range, or an unknown granularity or search.
@@ -100,7 +92,6 @@ class LayerError:
     """Error of one quantized tensor against its float values.
 
     Attributes:
-        name, shape: of the tensor.
         bits_per_element: with scales and zero points.
         relative_error: root mean square error, divided by the root mean square of the values.
         greatest_error: the greatest magnitude of an error.
@@ -158,7 +149,14 @@ def quantize_weights(
             on_tensor(number, len(chosen), name)
         tensor = tensors[name]
         assert isinstance(tensor, PrimitiveTensor)  # _is_weight
-        _check_memory(tensor)
+        needed, memory = _BYTES_OF_ELEMENT * math.prod(tensor.shape), machine_memory()
+        if memory is not None and needed > memory:  # a splat is small in its file
+            shape = "x".join(map(str, tensor.shape))
+            raise InputError(
+                f"tensor {quoted(name)} of shape {shape} takes {needed / 2**30:,.0f} GiB to "
+                f"quantize, and this machine has {memory / 2**30:,.0f} GiB; leave it out with "
+                "--select"
+            )
         try:
             layout = quantize_array(tensor.array, how)
         except (UnsupportedError, UsageError) as error:
@@ -167,21 +165,6 @@ def quantize_weights(
         errors.append(_layer_error(quantized, tensor.array))
         result[name] = quantized
     return Dataset(dataset.properties, Theta(result)), errors
-
-
-def _check_memory(tensor: InferenceTensor) -> None:
-    """Refuse a tensor that this machine has no memory for: a splat is small in its file.
-
-    Raises:
-        InputError: quantizing it takes more memory than there is.
-    """
-    needed, memory = _BYTES_OF_ELEMENT * math.prod(tensor.shape), machine_memory()
-    if memory is not None and needed > memory:
-        shape = "x".join(map(str, tensor.shape))
-        raise InputError(
-            f"tensor {quoted(tensor.name)} of shape {shape} takes {needed / 2**30:,.0f} GiB to "
-            f"quantize, and this machine has {memory / 2**30:,.0f} GiB; leave it out with --select"
-        )
 
 
 def _is_weight(tensor: InferenceTensor) -> bool:

@@ -13,7 +13,8 @@ storage, and each result is requantized.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
@@ -68,9 +69,11 @@ def is_quantized(tensor: Tensor) -> bool:
     return tensor.quantization is not None and is_number
 
 
-def moved_inputs(call: Call) -> list[int]:
+def moved_inputs(
+    call: Call, of_operators: Mapping[str, tuple[int, ...] | None] = MOVED_INPUTS
+) -> list[int]:
     """Return the inputs whose elements an operator moves, or computes with."""
-    indices = MOVED_INPUTS.get(call.operator.name)
+    indices = of_operators.get(call.operator.name)
     return [
         index
         for index, operand in enumerate(call.inputs)
@@ -82,18 +85,15 @@ def check_equal_parameters(call: Call) -> None:
     """Raise UnsupportedError for parameters that differ where LiteRT refuses the operator too."""
     if call.operator.name not in _EQUAL_PARAMETER_INPUTS:
         return
-    indices = _EQUAL_PARAMETER_INPUTS[call.operator.name]
-    for index, operand in enumerate(call.inputs):
-        if operand is None or not (indices is None or index in indices):
-            continue
-        for result in call.operator.outputs:
-            are_quantized = is_quantized(operand.tensor) and is_quantized(result)
-            if are_quantized and not same_parameters(operand.tensor, result):
-                raise call.error(
-                    f"moves storage of {operand.tensor} to {result} of another scale, which LiteRT "
-                    "refuses; --semantics exact requantizes it",
-                    UnsupportedError,
-                )
+    inputs = [call.inputs[index] for index in moved_inputs(call, _EQUAL_PARAMETER_INPUTS)]
+    for operand, result in itertools.product(filter(None, inputs), call.operator.outputs):
+        are_quantized = is_quantized(operand.tensor) and is_quantized(result)
+        if are_quantized and not same_parameters(operand.tensor, result):
+            raise call.error(
+                f"moves storage of {operand.tensor} to {result} of another scale, which LiteRT "
+                "refuses; --semantics exact requantizes it",
+                UnsupportedError,
+            )
 
 
 def same_parameters(first: Tensor, second: Tensor) -> bool:
@@ -137,7 +137,7 @@ def compute_on_storage(
     tensors = [*(operand.tensor for operand in operands), *results]
     if not any(map(is_quantized, tensors)):
         return compute(call)
-    if not all(map(_has_one_scale, tensors)):
+    if not all(is_quantized(each) and call.parameters(each).is_per_tensor for each in tensors):
         return None
     is_uniform = all(same_parameters(results[0], each) for each in results)
     target = results[0] if is_uniform or not operands else operands[0].tensor
@@ -149,11 +149,6 @@ def compute_on_storage(
     operator = replace(call.operator, outputs=outputs)
     values = compute(replace(call, operator=operator, inputs=inputs))
     return [requantized(value, target, each) for value, each in zip(values, results, strict=True)]
-
-
-def _has_one_scale(tensor: Tensor) -> bool:
-    quantization = tensor.quantization
-    return is_quantized(tensor) and quantization is not None and quantization.is_per_tensor
 
 
 def _with_parameters(tensor: Tensor, target: Tensor) -> Tensor:

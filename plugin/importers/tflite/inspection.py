@@ -20,7 +20,7 @@ from .call import Call
 from .input_shapes import unset_dimensions_hint
 from .operand import ComplexValue
 from .program import Program
-from .reading.model import Model, Operator, Tensor, read_tflite
+from .reading.model import Model, Tensor, read_tflite
 
 
 def inspect_file(
@@ -44,7 +44,16 @@ def describe_model(model: Model) -> dict[str, Any]:
     graphs = []
     for graph in model.subgraphs:
         listed = [
-            _operator(operator) | {"refused": refusals.get((graph.index, operator.index))}
+            {
+                "index": operator.index,
+                "name": operator.name,
+                "version": operator.version,
+                "results": [_tensor(each) for each in operator.outputs],
+                "constants": [
+                    _tensor(each) for each in operator.inputs if each and each.is_constant
+                ],
+                "refused": refusals.get((graph.index, operator.index)),
+            }
             for operator in graph.operators
         ]
         graphs.append({"index": graph.index, "name": graph.name, "operators": listed})
@@ -65,17 +74,6 @@ def describe_model(model: Model) -> dict[str, Any]:
         "refused": next((reason for (_, number), reason in refusals.items() if number < 0), None),
         "constant_bytes": sum(constants.values()),
     }  # fmt: skip
-
-
-def _operator(operator: Operator) -> dict[str, Any]:
-    constants = [tensor for tensor in operator.inputs if tensor is not None and tensor.is_constant]
-    return {
-        "index": operator.index,
-        "name": operator.name,
-        "version": operator.version,
-        "results": [_tensor(tensor) for tensor in operator.outputs],
-        "constants": [_tensor(tensor) for tensor in constants],
-    }
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:

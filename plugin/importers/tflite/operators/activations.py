@@ -47,6 +47,7 @@ _FUNCTIONS: dict[str, tuple[Callable[[AnyArray], AnyArray], Callable[[Array], Ar
 """Functions of floats, and as LiteRT computes them for the tables of integers."""
 
 _INT16_FUNCTIONS = {"LOGISTIC": logistic_by_table, "TANH": tanh_by_table}
+"""Functions of int16 storage without zero points; the scale of their results is ``2**-15``."""
 
 
 @importer(*_FUNCTIONS)
@@ -56,21 +57,15 @@ def tabulated_function(call: Call) -> AnyArray:
     on_floats, on_table = _FUNCTIONS[name]
     if operand.is_float:
         return on_floats(operand.value)
-    if operand.tensor.type == "INT16" and name in _INT16_FUNCTIONS:
-        return _apply_int16(call, _INT16_FUNCTIONS[name])
-    return apply_by_table(call, on_table)
-
-
-def _apply_int16(call: Call, function: Callable[[AnyArray, np.float32], AnyArray]) -> AnyArray:
-    """Apply a function of int16 storage without zero points; the result's scale is ``2**-15``."""
-    operand = call.input(0)
+    if operand.tensor.type != "INT16" or name not in _INT16_FUNCTIONS:
+        return apply_by_table(call, on_table)
     x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
     if x.zero_point or y.zero_point or checked_log2(y.scale) != -15:
         raise call.error(
             f"needs zero points of 0 and a result with the scale 2**-15, got {x.zero_point}, "
             f"{y.zero_point} and {y.scale}"
         )
-    return function(convert(operand.value, I32), x.scale).astype(np.int16)
+    return _INT16_FUNCTIONS[name](convert(operand.value, I32), x.scale).astype(np.int16)
 
 
 @importer("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1")

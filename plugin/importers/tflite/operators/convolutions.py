@@ -16,7 +16,7 @@ from ..call import Call, importer
 from ..operand import Operand
 from . import dynamic_range
 from .integer_contraction import IntegerContraction, add_float_bias, bias_operand
-from .padding import pad_or_crop, spread
+from .padding import pad_images, pad_or_crop, spread
 
 
 @importer("CONV_2D")
@@ -66,8 +66,7 @@ def _conv_2d(call: Call, images: Operand, order: Sequence[int], axis: int, group
         raise call.error(f"has windows of {sizes} in images of {list(images.shape[1:3])}")
 
     def convolve(left: AnyArray, right: AnyArray, fill: float, dtype: type) -> AnyArray:
-        if any(map(any, pads)):
-            left = np.pad(left, ((0, 0), *pads, (0, 0)), constant_values=fill)
+        left = pad_images(left, pads, fill)
         return convolve_last(left, right.transpose(*order), strides, dilations, groups, dtype)
 
     return _contract(call, images, filters, bias, axis, convolve)
@@ -194,7 +193,7 @@ def conv_3d(call: Call) -> AnyArray:
     groups = _group_count(call, images.shape[4], filters.shape[3])
     sizes = _dilated_sizes(filters.shape[:3], dilations)
     pads = call.padding(images.shape[1:4], sizes, strides)
-    value = np.pad(images.value, ((0, 0), *pads, (0, 0))) if any(map(any, pads)) else images.value
+    value = pad_images(images.value, pads)
     weights = call.expressed(filters, images.value)
     total = _convolve_3d(call, value, weights, strides, dilations, groups)
     return call.activated(add_float_bias(total, bias))

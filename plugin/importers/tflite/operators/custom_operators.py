@@ -36,15 +36,11 @@ class CustomOptions:
             raise call.error(f"has options that cannot be read: {error.message}") from None
         self._call, self._options = call, call.record.custom_options(options, irrelevant)
 
-    def required(self, name: str) -> float:
-        """Return the number that is an option, which must be present."""
-        if name not in self._options:
-            raise self._call.error(f"has no option {name!r}")
-        return self.get(name)
-
-    def get(self, name: str, default: Any = None) -> float:
-        """Return the number that is an option."""
+    def number(self, name: str, default: Any = None) -> float:
+        """Return the number that is an option; one without a default must be present."""
         value = self._options.get(name, default)
+        if value is None:
+            raise self._call.error(f"has no option {name!r}")
         if value is UNKNOWN:
             raise self._call.error(f"has the option {name!r}, which is no number")
         return float(value)
@@ -90,7 +86,7 @@ def hadamard_rotation(call: Call) -> AnyArray:
     """Import aeq.hadamard_rotation: blocks of the last axis times a Hadamard matrix / sqrt(n)."""
     operand = call.input(0)
     vector = Irrelevant("random_binary_vector", "is ignored by LiteRT's kernel")
-    size = int(CustomOptions(call, [vector]).required("hadamard_size"))
+    size = int(CustomOptions(call, [vector]).number("hadamard_size"))
     call.require_float(operand)
     if size < 1 or size & (size - 1) or operand.shape[-1] % size:
         raise call.error(f"has blocks of {size} in rows of {operand.shape[-1]}")
@@ -124,21 +120,21 @@ def detection_postprocess(call: Call) -> list[AnyArray]:
     if encoded.shape[0] != 1 or scores.shape[:2] != encoded.shape[:2] or encoded.shape[2] < 4:
         raise call.error(f"has boxes {list(encoded.shape)} and scores {list(scores.shape)}")
     boxes = _decoded_boxes(call, options)
-    class_count = int(options.required("num_classes"))
+    class_count = int(options.number("num_classes"))
     class_scores = call.expressed(scores, scores.value).reshape(scores.shape[1:])
     offset = scores.shape[2] - class_count
     if not 0 <= offset <= 1 or class_count < 1:
         raise call.error(f"has {class_count} classes and scores of {scores.shape[2]}")
     class_scores = class_scores[:, offset:]
-    max_detections = int(options.required("max_detections"))
+    max_detections = int(options.number("max_detections"))
     if max_detections < 1:
         raise call.error(f"has {max_detections} detections")
     # Both are read: regular suppression uses the first number, fast suppression the second.
-    max_per_class = min(int(options.get("detections_per_class", 100)), max_detections)
-    classes_per_detection = int(options.required("max_classes_per_detection"))
-    max_overlap = np.float32(options.required("nms_iou_threshold"))
-    min_score = np.float32(options.required("nms_score_threshold"))
-    is_regular = options.get("use_regular_nms", 0)
+    max_per_class = min(int(options.number("detections_per_class", 100)), max_detections)
+    classes_per_detection = int(options.number("max_classes_per_detection"))
+    max_overlap = np.float32(options.number("nms_iou_threshold"))
+    min_score = np.float32(options.number("nms_score_threshold"))
+    is_regular = options.number("use_regular_nms", 0)
     if not is_regular and not 1 <= classes_per_detection <= class_scores.shape[1]:
         raise call.error(
             f"has {classes_per_detection} classes of each detection, of {class_scores.shape[1]}"
@@ -158,7 +154,7 @@ def _decoded_boxes(call: Call, options: CustomOptions) -> AnyArray:
     bases = call.expressed(anchors, values)
     if bases.shape != (encoded.shape[1], 4):
         raise call.error(f"has anchors of shape {list(bases.shape)}")
-    scales = [np.float32(options.required(f"{name}_scale")) for name in "yxhw"]
+    scales = [np.float32(options.number(f"{name}_scale")) for name in "yxhw"]
     if not all(scales):
         raise call.error("has a scale of 0")
     centers = [values[:, n] / scales[n] * bases[:, n + 2] + bases[:, n] for n in range(2)]
@@ -179,8 +175,6 @@ class _Detections:
         boxes: corners ``[boxes, 4]``.
         scores: ``[boxes, classes]``.
         max_overlap: the greatest intersection over union.
-        min_score: the least score.
-        max_detections: the number of detections.
     """
 
     boxes: AnyArray

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, scatter, take
-from ....numerics.element_types import F32, I32, AnyArray, DType, ElementType
+from ....numerics.element_types import F32, I32, AnyArray, ElementType
 from ..call import Call, importer
 
 
@@ -108,14 +108,7 @@ def one_hot(call: Call) -> AnyArray:
     return np.where(index == candidates, on, off)
 
 
-_IDENTITIES = {"add": 0.0, "multiply": 1.0, "maximum": -np.inf, "minimum": np.inf}
-
-
-def _identity(function: str, kind: DType) -> float | int:
-    """Return the identity element of a function; infinities become the limit of the type."""
-    info: Any = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
-    bounded = max(info.min, min(info.max, _IDENTITIES[function]))
-    return float(bounded) if kind.kind == "f" else int(bounded)
+_IDENTITIES = {"add": 0, "multiply": 1, "maximum": -np.inf, "minimum": np.inf}
 
 
 def _combine_rows(
@@ -126,8 +119,9 @@ def _combine_rows(
     wide = updates if kind.kind == "f" or kind.itemsize >= 4 else convert(updates, I32)
     if kind == np.uint32:
         raise call.error("does not support operands of type UINT32", UnsupportedError)
-    shape = (count + 1, *updates.shape[1:])
-    initial = np.full(shape, _identity(function, wide.dtype), wide.dtype)
+    info: Any = np.finfo(wide.dtype) if kind.kind == "f" else np.iinfo(wide.dtype)
+    identity = max(info.min, min(info.max, _IDENTITIES[function]))
+    initial = np.full((count + 1, *updates.shape[1:]), identity, wide.dtype)
     bounded = convert(np.where((rows >= 0) & (rows < count), rows, rows.dtype.type(count)), I32)
     result = scatter(initial, bounded, wide, function)[:count]
     return convert(result, ElementType.of_dtype(kind))

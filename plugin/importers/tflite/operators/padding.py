@@ -5,6 +5,8 @@ Sources: LiteRT, ``pad.cc``, ``mirror_pad.cc``, ``stablehlo_pad.cc``, ``dilate.c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ....numerics.element_types import AnyArray
@@ -40,15 +42,13 @@ def mirror_pad(call: Call) -> AnyArray:
         if max(before, after) > size - first or min(before, after) < 0:
             raise call.error(f"has the paddings {before} and {after} of {size} elements")
 
-        def reflect(start: int, count: int, axis: int = axis, value: AnyArray = value) -> AnyArray:
-            index = (slice(None),) * axis + (slice(start, start + count),)
-            return np.flip(value[index], (axis,))
-
-        pieces = [reflect(first, before)] if before else []
-        pieces.append(value)
-        if after:
-            pieces.append(reflect(size - first - after, after))
-        value = np.concatenate(pieces, axis=axis) if len(pieces) > 1 else value
+        left, right = (
+            [np.flip(value[(slice(None),) * axis + (slice(start, start + count),)], (axis,))]
+            if count
+            else []
+            for start, count in ((first, before), (size - first - after, after))
+        )
+        value = np.concatenate([*left, value, *right], axis=axis) if left or right else value
     return value
 
 
@@ -79,6 +79,13 @@ def dilate(call: Call) -> AnyArray:
             raise call.error(f"has elements {distance} apart")
         value = spread(value, axis, distance, fill)
     return value
+
+
+def pad_images(images: AnyArray, pads: Sequence[tuple[int, int]], fill: float = 0) -> AnyArray:
+    """Pad the spatial dimensions of images ``[N, ..., C]``."""
+    if not any(map(any, pads)):
+        return images
+    return np.pad(images, ((0, 0), *pads, (0, 0)), constant_values=fill)
 
 
 def spread(value: AnyArray, axis: int, stride: int, fill: AnyArray | float) -> AnyArray:

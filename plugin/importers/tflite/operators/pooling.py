@@ -14,6 +14,7 @@ from ....numerics.convolutions import pool
 from ....numerics.element_types import I32, AnyArray, Array
 from ..arithmetic.requantization import saturating_cast
 from ..call import Call, importer
+from .padding import pad_images
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,11 @@ class _Window:
             )
         return cls(sizes, strides, pads, image_sizes)
 
-    def padded(self, images: AnyArray, fill: float) -> AnyArray:
-        """Pad images with a value."""
-        if not any(map(any, self.pads)):
-            return images
-        return np.pad(images, ((0, 0), *self.pads, (0, 0)), constant_values=fill)
-
-    def pool(self, padded: AnyArray, function: str) -> AnyArray:
-        """Reduce each window of padded images."""
+    def pool(self, images: AnyArray, fill: float, function: str) -> AnyArray:
+        """Reduce each window of images that are padded with a value; integers become i32."""
+        padded = pad_images(images, self.pads, fill)
+        if padded.dtype.kind in "iu" and (function == "add" or padded.dtype == np.uint8):
+            padded = convert(padded, I32)  # comparisons are signed, so uint8 is widened
         return pool(padded, self.sizes, self.strides, function)
 
     def counts(self) -> Array:
@@ -71,9 +69,9 @@ def average_pool_2d(call: Call) -> AnyArray:
     images, window = call.input(0), _Window.of(call)
     counts = window.counts()
     if images.is_float:
-        total = window.pool(window.padded(images.value, 0.0), "add")
+        total = window.pool(images.value, 0.0, "add")
         return call.activated(total / counts.astype(np.float32))
-    total = window.pool(convert(window.padded(images.value, 0), I32), "add")
+    total = window.pool(images.value, 0, "add")
     half = counts // 2
     mean = divide_truncated(np.where(total > 0, total + half, total - half), counts)
     return saturating_cast(mean, *call.range(call.output), call.dtype(call.output))
@@ -85,7 +83,7 @@ def l2_pool_2d(call: Call) -> AnyArray:
     images = call.input(0)
     call.require_float(images)
     window = _Window.of(call)
-    total = window.pool(window.padded(images.value * images.value, 0.0), "add")
+    total = window.pool(images.value * images.value, 0.0, "add")
     return call.activated(np.sqrt(total / window.counts().astype(np.float32)))
 
 
@@ -94,9 +92,7 @@ def max_pool_2d(call: Call) -> AnyArray:
     """Import MAX_POOL_2D."""
     images, window = call.input(0), _Window.of(call)
     if images.is_float:
-        return call.activated(window.pool(window.padded(images.value, -np.inf), "maximum"))
+        return call.activated(window.pool(images.value, -np.inf, "maximum"))
     least = int(np.iinfo(images.value.dtype).min)
-    # Comparisons are signed, so uint8 is widened.
-    value = convert(images.value, I32) if images.tensor.type == "UINT8" else images.value
-    greatest = window.pool(window.padded(value, least), "maximum")
+    greatest = window.pool(images.value, least, "maximum")
     return saturating_cast(greatest, *call.range(call.output), call.dtype(call.output))
