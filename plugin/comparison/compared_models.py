@@ -22,7 +22,7 @@ from ..isolation.limits import Limits
 from ..numerics.element_types import Array, ElementType
 from ..runtime import Device, Executable
 from .layers import ComparedTensor, Layer, compare_tensors
-from .reference_runtimes import Calls, Values, compute_with_litert, compute_with_onnxruntime
+from .reference_runtimes import Calls, Values, compute_in_child
 
 Reference = Literal["litert", "onnxruntime", "float"]
 """The references: LiteRT's reference kernels, ONNX Runtime without optimizations, and the model on
@@ -152,8 +152,8 @@ class TfliteModel(ComparedModel):
     ) -> Values:
         """Compute the tensors with LiteRT, or in floats."""
         if reference == "litert":
-            keys = [tensor.key for tensor in self.tensors()]
-            return compute_with_litert(self.data, self.model, calls, keys, limits)
+            arguments = {"tensors": [tensor.key for tensor in self.tensors()]}
+            return compute_in_child(reference, self.data, self.file, arguments, calls, limits)
         inputs = self.model.subgraphs[0].inputs
         interpreter = tflite.FloatInterpreter(self.model, options.import_options)
         floats = [list(map(interpreter.expressed, arrays, inputs)) for arrays in calls]
@@ -215,8 +215,8 @@ class OnnxModel(ComparedModel):
     ) -> Values:
         """Compute the tensors with ONNX Runtime."""
         keys = [tensor.key for tensor in self.tensors()]
-        names = [each.name for each in self.model.inputs]
-        return compute_with_onnxruntime(self.data, self.file, names, calls, keys, limits)
+        arguments = {"names": [each.name for each in self.model.inputs], "tensors": keys}
+        return compute_in_child(reference, self.data, self.file, arguments, calls, limits)
 
 
 def read_compared_model(
@@ -254,7 +254,6 @@ def compare_layers(
         against: the reference; by default the first of the model's.
         device: None for NumPy.
         seed: of random arguments.
-        limits: of child processes.
         progress: called with a line about each step.
         on_remark: called with the remarks that ``explain`` requests, for a device.
 

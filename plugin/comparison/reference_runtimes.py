@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.files import kind_of
 from ..errors import CompilerError, EnvironmentProblem, Place
-from ..importers.tflite.reading.model import Model
 from ..isolation.child import ReportStep
 from ..isolation.client import ChildEnded, call
 from ..isolation.limits import Limits
@@ -58,70 +56,56 @@ def _encode_values(values: Values) -> tuple[Any, list[bytes]]:
     return {"types": types, "keys": [list(each) for each in values]}, data
 
 
-def _call_runtime(
+RUNTIMES = {
+    "litert": ("LiteRT", "ai-edge-litert==2.3.0"),
+    "onnxruntime": ("ONNX Runtime", "onnxruntime"),
+}
+"""The runtimes, with their names and the packages to install (also in pyproject.toml)."""
+
+
+def compute_in_child(
     runtime: str,
-    function: str,
-    requirement: str,
-    model: tuple[bytes, str],
+    data: bytes,
+    file: str,
     arguments: Mapping[str, Any],
     inputs: Calls,
     limits: Limits | None,
 ) -> Values:
-    """Return the values of tensors that another runtime computes in a child process.
+    """Return the values of tensors that a runtime of `RUNTIMES` computes in a child process.
 
-    Args:
-        runtime: its name, for errors.
-        function: a function of this module; it returns a text if the runtime refuses the model.
-        requirement: the package to install.
-        model: the contents of the model and its file, for errors.
-        arguments: further arguments of the function.
+    `arguments` are further ones of ``run_litert`` or ``run_onnxruntime``.
 
     Raises:
         EnvironmentProblem: the runtime is not installed.
         CompilerError: the runtime refuses the model, or crashed.
     """
+    name, requirement = RUNTIMES[runtime]
     package = requirement.partition("==")[0].replace("-", "_")
     if importlib.util.find_spec(package) is None:
         raise EnvironmentProblem(
-            f"{runtime}, to compare with, is not installed; run: pip install {requirement}"
+            f"{name}, to compare with, is not installed; run: pip install {requirement}"
         )
     types, blobs = _encode_arrays(array for arrays in inputs for array in arrays)
     arguments = {**arguments, "inputs": types, "counts": [len(arrays) for arrays in inputs]}
-    data, file = model
+    function = f"{__name__}:run_{runtime}"
     try:
-        value, results = call(f"{__name__}:{function}", arguments, [data, *blobs], limits=limits)
+        value, results = call(function, arguments, [data, *blobs], limits=limits)
     except ChildEnded as ended:
-        message = f"{runtime} crashed on the model ({ended.cause})"
+        message = f"{name} crashed on the model ({ended.cause})"
         raise CompilerError(message, Place(file)) from None
     if isinstance(value, str):
-        raise CompilerError(f"{runtime} refuses the model: {value}", Place(file))
+        raise CompilerError(f"{name} refuses the model: {value}", Place(file))
     decoded = iter(_decode_arrays(value["types"], results))
     return [{key: next(decoded) for key in keys} for keys in value["keys"]]
-
-
-# -- LiteRT ---------------------------------------------------------------------------------------
-
-LITERT_REQUIREMENT = "ai-edge-litert==2.3.0"
-"""The package to install (also in pyproject.toml)."""
-
-
-def compute_with_litert(
-    data: bytes, model: Model, inputs: Calls, tensors: Sequence[str], limits: Limits | None = None
-) -> Values:
-    """Return the values of tensors, by number, for each call; variables keep their values between.
-
-    Raises:
-        EnvironmentProblem, CompilerError: see `_call_runtime`.
-    """
-    assert kind_of(data) == "tflite"
-    return _call_runtime("LiteRT", "run_litert", LITERT_REQUIREMENT, (data, model.file),
-                         {"tensors": [*tensors]}, inputs, limits)  # fmt: skip
 
 
 def run_litert(
     arguments: dict[str, Any], blobs: list[bytes], report_step: ReportStep
 ) -> tuple[Any, list[bytes]]:
-    """Run the model, in the child process; return LiteRT's message if it refuses the model."""
+    """Run LiteRT in the child process; return its message if it refuses the model.
+
+    ``tensors`` are numbers. Variables keep their values between calls.
+    """
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     report_step("LiteRT")
@@ -151,42 +135,20 @@ def run_litert(
     return _encode_values(values)
 
 
-# -- ONNX Runtime ---------------------------------------------------------------------------------
-
-ONNXRUNTIME_REQUIREMENT = "onnxruntime"
-"""The package to install (also in pyproject.toml)."""
-
-
-def compute_with_onnxruntime(
-    data: bytes,
-    file: str,
-    names: Sequence[str],
-    inputs: Calls,
-    tensors: Sequence[str],
-    limits: Limits | None = None,
-) -> Values:
-    """Return the values of tensors, by name, for each call.
-
-    Tensors of types that NumPy lacks are omitted.
-
-    Raises:
-        EnvironmentProblem, CompilerError: see `_call_runtime`.
-    """
-    return _call_runtime("ONNX Runtime", "run_onnxruntime", ONNXRUNTIME_REQUIREMENT, (data, file),
-                         {"names": [*names], "wanted": [*tensors]}, inputs, limits)  # fmt: skip
-
-
 def run_onnxruntime(
     arguments: dict[str, Any], blobs: list[bytes], report_step: ReportStep
 ) -> tuple[Any, list[bytes]]:
-    """Run the model, in the child process; return the message of a refusal."""
+    """Run ONNX Runtime in the child process; return the message of a refusal.
+
+    ``names`` are inputs, ``tensors`` outputs. Tensors of types that NumPy lacks are omitted.
+    """
     import onnx
     import onnxruntime
 
     report_step("ONNX Runtime")
     model = onnx.ModelProto.FromString(blobs[0])
     outputs = {each.name for each in model.graph.output}
-    for name in arguments["wanted"]:
+    for name in arguments["tensors"]:
         if name not in outputs:
             model.graph.output.append(onnx.ValueInfoProto(name=name))
     options = onnxruntime.SessionOptions()
@@ -199,7 +161,9 @@ def run_onnxruntime(
         )
         for arrays in _decode_calls(arguments, blobs):
             feeds = dict(zip(arguments["names"], arrays, strict=True))
-            results = zip(arguments["wanted"], session.run(arguments["wanted"], feeds), strict=True)
+            results = zip(
+                arguments["tensors"], session.run(arguments["tensors"], feeds), strict=True
+            )
             values.append({
                 name: array for name, array in results
                 if isinstance(array, np.ndarray) and array.dtype.kind in "biuf"

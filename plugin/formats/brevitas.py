@@ -55,11 +55,7 @@ def read_brevitas(
     params: str | os.PathLike[str],
     quant_params: str | os.PathLike[str],
 ) -> tuple[JsonObject, dict[str, InferenceTensor]]:
-    """Read a model, and quantize its weights.
-
-    Returns:
-        Properties, split as `subquant.formats.huggingface.read_huggingface` does, and tensors by
-        name.
+    """Read properties and tensors of a model, and quantize its weights.
 
     Raises:
         InputError: a file cannot be read, or the files do not fit each other.
@@ -141,17 +137,15 @@ class _Layer:
         offset = None
         if "weight_zp" in self.values:
             storage = self.dtype("weight_zp_dtype", None)
-            offset = self.array("weight_zp", storage)
-            if offset.any():
+            zero_points = self.array("weight_zp", storage)
+            if zero_points.any():
                 dtype = storage
-                offset = self.squeezed("weight_zp", offset)
+                offset = self.squeezed("weight_zp", zero_points)
                 if offset.shape not in ((), scale.shape):
                     raise self.error(
                         f"'weight_zp' has {offset.size} elements, and 'weight_scale' {scale.size}"
                     )
                 offset = np.broadcast_to(offset, scale.shape)
-            else:
-                offset = None
         input_scale = self.scalar("input_scale") if "input_scale" in self.values else None
         self.replaced.append(f"{self.name}.weight")
         bias = bias if input_scale is not None else None

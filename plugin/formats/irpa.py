@@ -75,10 +75,9 @@ class Entry:
     """A named byte range of an archive.
 
     Args:
-        metadata: the entry's metadata, undecoded.
+        metadata: undecoded.
         data: its bytes, as a view of the file; None for a splat.
         pattern: the bytes that a splat repeats.
-        file: the archive, for errors.
     """
 
     name: str
@@ -329,8 +328,7 @@ class _Parser:
 def check_mountable(path: str | os.PathLike[str]) -> None:
     """Check an archive before IREE's runtime opens it.
 
-    IREE 3.13 adds offsets without a look at overflow, and then reads memory beyond the file; and
-    it reads the tables of the first header again for each that is linked.
+    IREE 3.13 reads the tables of the first header again for each header that is linked.
 
     Raises:
         InputError: the file is not a valid archive.

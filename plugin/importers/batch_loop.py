@@ -40,7 +40,6 @@ def write_loop(
     """Write a loop that calls a function for each element of a batch; return batched results.
 
     Args:
-        item: the name of the function.
         arguments: storage tensors, with a dynamic first dimension where they have a batch.
         batched: whether an argument has a batch, for each argument.
         results: the types of the function's results, whose first size is 1.

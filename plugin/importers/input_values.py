@@ -41,7 +41,6 @@ def input_constants(
         inputs: all inputs of a model.
         values: ``NAME=NUMBER`` or ``NAME=NUMBER,NUMBER,...`` for each input, in row-major order.
             One number fills an input of any fixed shape.
-        location: the model's file, for errors.
 
     Raises:
         UsageError: the model has no such input, or the numbers do not fit its type and shape.

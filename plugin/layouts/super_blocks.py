@@ -50,11 +50,9 @@ class SuperBlockLayout(BlockLayout):
         """The planes of scales and integers.
 
         Args:
-            d: scales of super-blocks ``[..., SUP, 1]``.
-            scales: integer scales of sub-blocks ``[..., SUP, SUB]``.
+            d, dmin: scales of super-blocks ``[..., SUP, 1]``, and those of the minimums.
+            scales, minimums: integers of sub-blocks ``[..., SUP, SUB]``.
             qs: integers ``[..., SUP, SUB, B]``.
-            dmin: as ``d``, for the minimums.
-            minimums: as ``scales``.
         """
         planes = {"d": d, **cls.SCALES.pack(scales), **cls.QS.pack(qs)}
         if cls.MINIMUMS is not None and dmin is not None and minimums is not None:

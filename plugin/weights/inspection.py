@@ -38,7 +38,6 @@ class WeightTensor:
     """One tensor of a file.
 
     Args:
-        name: in the file.
         shape: the logical one.
         kind: the layout of a planar tensor, the type of a packed one's blocks, the type of a
             quantizer, the element type of another tensor.

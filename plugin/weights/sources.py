@@ -101,8 +101,7 @@ def import_weights(
     """Read weights of any format and write them as an archive, whole or not at all.
 
     Args:
-        on_tensor: called before a tensor is written with its number, from 0, the number of
-            tensors, and its name.
+        on_tensor: as that of `Dataset.save`, with the name of the tensor.
 
     Returns:
         The tensors that were written, by kind (`subquant.weights.inspection.describe`).

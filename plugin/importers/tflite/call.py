@@ -63,7 +63,6 @@ class Call(BaseCall[Operand]):
     """An operator with the values of its inputs.
 
     Args:
-        operator: the operator as the file describes it.
         inputs: the operands; None for an optional input that is absent.
         context: the evaluation of the model: its subgraphs and variables.
         record: the record of the options and inputs that the importer reads.

@@ -121,12 +121,7 @@ def requantize_constant(storage: Array, source: Tensor, target: Tensor) -> Array
 def compute_on_storage(
     call: Call, requantized: Requantize, compute: Callable[[Call], list[AnyArray]]
 ) -> list[AnyArray] | None:
-    """Move storage, requantized where scales differ; None without one scale for each tensor.
-
-    Args:
-        call: of an operator of `MOVED_INPUTS`.
-        requantized: requantizes between tensors with one scale each.
-        compute: calls the operator importer on storage.
+    """Move storage with the importer `compute`, requantized where scales differ.
 
     Returns:
         The storage of each result; None if an operand or a result has no single scale, so that the

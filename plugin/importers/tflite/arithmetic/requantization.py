@@ -41,11 +41,8 @@ def round_half_away(values: npt.ArrayLike) -> Array:
 def multiplier_and_exponent(factors: npt.ArrayLike) -> tuple[Array, Array]:
     """Return ``multiplier * 2**(exponent - 31)`` for factors: LiteRT's ``QuantizeMultiplier``.
 
-    Args:
-        factors: f64, not negative.
-
-    Returns:
-        Two int64 arrays of the shape of `factors`. A factor under ``2**-32`` becomes 0.
+    Factors are f64, not negative. The results are int64 arrays of their shape. A factor under
+    ``2**-32`` becomes 0.
     """
     mantissa, exponent = np.frexp(np.asarray(factors, np.float64))
     multiplier = round_half_away(mantissa * 2.0**31).astype(np.int64)
@@ -65,14 +62,9 @@ def checked_log2(scale: np.float32) -> int | None:
 
 
 def rescale(values: AnyArray, factors: npt.ArrayLike) -> AnyArray:
-    """Multiply by ratios of scales: LiteRT's ``MultiplyByQuantizedMultiplier`` of 32 bits.
+    """Multiply 32-bit integers by ratios of scales (f64, broadcast) to 32-bit integers.
 
-    Args:
-        values: 32-bit integers.
-        factors: f64; broadcasts with `values`.
-
-    Returns:
-        32-bit integers.
+    LiteRT's ``MultiplyByQuantizedMultiplier`` of 32 bits.
     """
     return rescale_by(values, *multiplier_and_exponent(factors))
 
@@ -129,14 +121,10 @@ def quantize_f32(
 
 
 def rescale_int64(values: AnyArray, factors: npt.ArrayLike) -> AnyArray:
-    """Multiply by ratios of scales: LiteRT's ``MultiplyByQuantizedMultiplier`` of 64 bits.
+    """Multiply 64-bit integers by ratios of scales to 64-bit integers, rounded half up.
 
-    Args:
-        values: 64-bit integers of at most 48 bits.
-        factors: f64 up to 128; broadcasts with `values`. The multiplier has 15 bits.
-
-    Returns:
-        64-bit integers, rounded half up.
+    LiteRT's ``MultiplyByQuantizedMultiplier`` of 64 bits. Values have at most 48 bits. Factors are
+    f64 up to 128, and broadcast; the multiplier has 15 bits.
     """
     multiplier, exponent = multiplier_and_exponent(factors)
     reduced = np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)

@@ -77,8 +77,6 @@ def softmax(values: AnyArray, scale: float, beta: float, dtype: DType) -> AnyArr
     """Compute the softmax of int8 or uint8 storage values.
 
     Args:
-        values: int8 or uint8.
-        scale: scale of the input.
         beta: additional factor of differences.
         dtype: int8, uint8 or int16. The result's scale is 1/256 (1/65536 for int16), and its zero
             point the least integer.
@@ -99,7 +97,6 @@ def log_softmax(values: AnyArray, scale: float, dtype: DType) -> AnyArray:
 
     Args:
         values: int8 or uint8, at most 4096 along the axis.
-        scale: scale of the input.
         dtype: int8 or uint8. The result's scale is 1/16, and its zero point the greatest integer.
     """
     table = _exponentials(scale, 1.0)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, divide_truncated
-from ....numerics.element_types import I32, I64, AnyArray
+from ....numerics.element_types import I32, I64, AnyArray, ElementType
 from ....numerics.fixed_point import divide_by_power, high_product
 from ..arithmetic.fixed_point_functions import leading_zeros, reciprocal
 from ..arithmetic.requantization import (
@@ -104,6 +104,19 @@ def storage_function(call: Call) -> AnyArray:
     return _OF_STORAGE[call.operator.name](*(operand.value for operand in call.all_inputs()))
 
 
+def _rescaled_operands(
+    call: Call, bits: int, unit: np.float64, element: ElementType = I32
+) -> list[AnyArray]:
+    """Return both operands with more bits, in units of `unit`."""
+    return [
+        rescale(
+            convert(call.centered(operand), element) << bits,
+            np.float64(call.per_tensor(operand.tensor).scale) / unit,
+        )
+        for operand in (call.input(0), call.input(1))
+    ]
+
+
 @importer("ADD", "SUB")
 def add(call: Call) -> AnyArray:
     """Import ADD and SUB.
@@ -124,10 +137,7 @@ def add(call: Call) -> AnyArray:
         return _add_powers_of_two(call, left, right, [e for e in exponents if e is not None])
     bits = 15 if is_int16 else 20
     twice = np.float64(np.float32(2) * max(scales))
-    terms = [
-        rescale(convert(call.centered(operand), I64) << bits, np.float64(scale) / twice)
-        for operand, scale in zip((left, right), scales, strict=True)
-    ]
+    terms = _rescaled_operands(call, bits, twice, I64)
     total = terms[0] + terms[1] if is_sum else terms[0] - terms[1]
     factor = twice / (np.float64(1 << bits) * np.float64(target.scale))
     return call.to_storage(rescale(total, factor))
@@ -204,10 +214,7 @@ def squared_difference(call: Call) -> AnyArray:
         raise call.unsupported_type(left)
     scales = [call.per_tensor(operand.tensor).scale for operand in (left, right)]
     twice = np.float64(np.float32(2) * max(scales))
-    x, y = (
-        rescale(call.centered(operand) << 7, np.float64(scale) / twice)
-        for operand, scale in zip((left, right), scales, strict=True)
-    )
+    x, y = _rescaled_operands(call, 7, twice)
     factor = twice * twice / (np.float64(1 << 14) * np.float64(call.per_tensor(call.output).scale))
     return call.to_storage(rescale((x - y) * (x - y), factor))
 
@@ -239,11 +246,10 @@ def compare(call: Call) -> AnyArray:
     """
     left, right = call.input(0), call.input(1)
     function = _COMPARISONS[call.operator.name]
-    if left.tensor.type == "INT16" and call.operator.name not in ("EQUAL", "NOT_EQUAL"):
-        return function(left.value, right.value)
     if left.tensor.type == "BOOL":
         return function(convert(left.value, I32), convert(right.value, I32))
-    if not left.is_quantized:
+    is_order = call.operator.name not in ("EQUAL", "NOT_EQUAL")
+    if not left.is_quantized or (left.tensor.type == "INT16" and is_order):
         return function(left.value, right.value)
     scales = [np.float64(call.per_tensor(operand.tensor).scale) for operand in (left, right)]
     if max(scales) >= 1:
@@ -252,11 +258,7 @@ def compare(call: Call) -> AnyArray:
             "only if both are below 1",
             UnsupportedError,
         )
-    x, y = (
-        rescale(call.centered(operand) << 8, scale)
-        for operand, scale in zip((left, right), scales, strict=True)
-    )
-    return function(x, y)
+    return function(*_rescaled_operands(call, 8, np.float64(1)))
 
 
 @importer("SELECT", "SELECT_V2")

@@ -50,7 +50,6 @@ class IntegerContraction:
     accumulators wrap in 32 bits, in LiteRT and here.
 
     Args:
-        call: the operator.
         activations: with one scale.
         weights: constant, with one scale, or one for each output channel and zero points of 0.
         bias: in units of the product of both scales.

@@ -184,14 +184,6 @@ class _FloatLstm(_Lstm):
             total = total + multiply_weights(call, auxiliary, indices.auxiliary + gate)
         return total
 
-    def _weighted_state(self, state: AnyArray, gate: int) -> AnyArray:
-        """Multiply the state by the recurrent weights; one-dimensional ones are a diagonal."""
-        index = self.indices.recurrent + gate
-        weights = self.call.input(index)
-        if len(weights.shape) == 1:
-            return rounded_product(state, self.call.expressed(weights, state))
-        return multiply_weights(self.call, state, index)
-
     def _normalized(self, total: AnyArray, gate: int) -> AnyArray:
         """Apply layer normalization, and add the bias."""
         norm = self.norm(gate)
@@ -209,7 +201,12 @@ class _FloatLstm(_Lstm):
         by_gate, one = dict(zip(self.gates, inputs, strict=True)), np.float32(1)
 
         def gate(number: int, cell: AnyArray) -> AnyArray:
-            total = by_gate[number] + self._weighted_state(state, number)
+            weights = call.input(indices.recurrent + number)
+            if len(weights.shape) == 1:  # a diagonal
+                product = rounded_product(state, call.expressed(weights, state))
+            else:
+                product = multiply_weights(call, state, indices.recurrent + number)
+            total = by_gate[number] + product
             peephole = self.peephole(number)
             if peephole is not None:
                 total = total + rounded_product(cell, call.expressed(peephole, state))

@@ -66,13 +66,10 @@ class Operator:
     Args:
         index: the position of the operator in its graph.
         name: a name of `OPERATORS` in the schema, or the name of the custom operator.
-        version: the version of the operator.
         inputs: the input tensors; None for an optional input that is absent.
-        outputs: the output tensors.
         options: the table of options; an empty table if the file has none.
         intermediates: tensors whose parameters quantize values inside the operator.
         is_custom: the schema does not list the operator.
-        custom_options: the bytes with the options of a custom operator.
         unread: fields of the operator that the reader ignored and that may change a result.
     """
 

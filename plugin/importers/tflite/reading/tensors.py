@@ -80,7 +80,6 @@ class Tensor:
         type: a name of `subquant.importers.tflite.reading.schema.TENSOR_TYPES`.
         shape: the shape in the file, for one call.
         shape_signature: the shape with -1 for dynamic dimensions.
-        quantization: quantization parameters, or None.
         buffer: the bytes of a constant, or None.
         is_variable: the tensor keeps its value from call to call.
     """
