@@ -46,18 +46,10 @@ _SCALES = {
 class TinyModel:
     """A model of random weights.
 
-    Attributes:
-        architecture: a name of `ARCHITECTURES`.
-        types: of the weights in turn, in the order of the file.
-        blocks, width, hidden, heads, kv_heads, size, context, window: of the model.
-        tied: it has no ``output.weight``.
-        rope_factors: it has ``rope_freqs.weight``.
-        vocabulary: its kind: ``llama`` or ``gpt2``.
-        properties: more of them, by GGUF's keys without the architecture.
-        of_file: more properties, by GGUF's whole keys.
-        without: names of tensors that are left out.
-        extra: further tensors, by name.
-        seed: of the weights.
+    Weights have `types` in turn, in the order of the file. A tied model has no ``output.weight``,
+    one with factors has ``rope_freqs.weight``. A vocabulary is of the kind ``llama`` or ``gpt2``.
+    Further properties are named by GGUF's keys without the architecture, those `of_file` by whole
+    keys; tensors are left out or added by name.
     """
 
     architecture: str = "llama"
@@ -100,10 +92,8 @@ class TinyModel:
             if self.architecture in ("gemma3", "qwen3"):
                 block |= {"attn_q_norm.weight": (self.size,), "attn_k_norm.weight": (self.size,)}
             if self.architecture == "gemma3":
-                block |= {
-                    "post_attention_norm.weight": (self.width,),
-                    "post_ffw_norm.weight": (self.width,),
-                }
+                norms = ("post_attention_norm.weight", "post_ffw_norm.weight")
+                block |= dict.fromkeys(norms, (self.width,))
             if self.architecture == "qwen2":
                 block |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
             shapes |= {f"blk.{number}.{name}": shape for name, shape in block.items()}
@@ -118,21 +108,20 @@ class TinyModel:
     def write(self, path: str | Path) -> Path:
         """Write the file."""
         writer = gguf.GGUFWriter(path, self.architecture)
-        writer.add_block_count(self.blocks)
-        writer.add_context_length(self.context)
-        writer.add_embedding_length(self.width)
-        writer.add_feed_forward_length(self.hidden)
-        writer.add_head_count(self.heads)
-        writer.add_head_count_kv(self.kv_heads)
-        writer.add_key_length(self.size)
-        writer.add_value_length(self.size)
-        writer.add_layer_norm_rms_eps(1e-6)
-        writer.add_rope_freq_base(1_000_000.0 if self.architecture == "gemma3" else 10_000.0)
-        if self.architecture == "gemma3":
-            writer.add_sliding_window(self.window)
-            if "attention.sliding_window_pattern" not in self.properties:
-                writer.add_uint32("gemma3.attention.sliding_window_pattern", 2)
-        add_properties(writer, {f"{self.architecture}.{k}": v for k, v in self.properties.items()})
+        is_gemma = self.architecture == "gemma3"
+        properties: dict[str, Any] = {
+            "block_count": self.blocks, "context_length": self.context,
+            "embedding_length": self.width, "feed_forward_length": self.hidden,
+            "attention.head_count": self.heads, "attention.head_count_kv": self.kv_heads,
+            "attention.key_length": self.size, "attention.value_length": self.size,
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            "rope.freq_base": 1_000_000.0 if is_gemma else 10_000.0,
+        }  # fmt: skip
+        if is_gemma:
+            properties["attention.sliding_window"] = self.window
+            properties["attention.sliding_window_pattern"] = 2
+        properties |= self.properties
+        add_properties(writer, {f"{self.architecture}.{k}": v for k, v in properties.items()})
         add_properties(writer, self.of_file)
         write_vocabulary(writer, self.vocabulary)
         rng = np.random.default_rng(self.seed)

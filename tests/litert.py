@@ -108,26 +108,13 @@ def zeros(model: Model) -> Arrays:
 
 
 def compare(
-    data: bytes,
-    device: Device | None,
-    inputs: Sequence[Arrays] | int = 20,
-    *,
-    tolerance: float = 1e-5,
-    seed: int = 0,
-    activations: Activations = "float",
-) -> int:
-    """Assert that every tensor is LiteRT's: integers exactly, floats to a part of the greatest.
+    data: bytes, device: Device | None, inputs: Sequence[Arrays] | int = 20, *,
+    tolerance: float = 1e-5, seed: int = 0, activations: Activations = "float",
+) -> int:  # fmt: skip
+    """Assert that every tensor is LiteRT's, and count the values: NumPy computes for no device.
 
-    Args:
-        data: the model.
-        device: where ours runs; None for NumPy.
-        inputs: of each call, or how many to draw.
-        tolerance: of floats; sums of products are in another order than LiteRT's.
-        seed: of the draws.
-        activations: what float operators with integer weights multiply.
-
-    Returns:
-        How many values were compared.
+    Integers are equal; floats differ by a part of the greatest, since sums of products are in
+    another order than LiteRT's. The inputs are those of each call, or the number of draws.
     """
     theirs, ours = LiteRt(data), Ours(data, device, activations)
     rng = np.random.default_rng(seed)

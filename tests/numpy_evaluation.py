@@ -11,7 +11,7 @@ A device may divide less exactly than NumPy: `evaluate` takes the division as a 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -145,17 +145,18 @@ class _Evaluation:
         return total
 
 
+_AFFINE = {
+    ir.AffineAddExpr: operator.add, ir.AffineMulExpr: operator.mul,
+    ir.AffineFloorDivExpr: operator.floordiv, ir.AffineModExpr: operator.mod,
+}  # fmt: skip
+
+
 def _index(expression: Any, position: Sequence[Any]) -> Any:
     if isinstance(expression, ir.AffineDimExpr):
         return position[expression.position]
     if isinstance(expression, ir.AffineConstantExpr):
         return expression.value
-    function = {
-        ir.AffineAddExpr: operator.add,
-        ir.AffineMulExpr: operator.mul,
-        ir.AffineFloorDivExpr: operator.floordiv,
-        ir.AffineModExpr: operator.mod,
-    }[type(expression)]
+    function = _AFFINE[type(expression)]
     return function(_index(expression.lhs, position), _index(expression.rhs, position))
 
 
@@ -164,9 +165,7 @@ def _index(expression: Any, position: Sequence[Any]) -> Any:
 
 def _width(type_: ir.Type) -> int:
     element = element_type(type_)
-    if isinstance(element, ir.IntegerType):
-        return int(element.width)
-    return 64
+    return int(element.width) if isinstance(element, ir.IntegerType) else 64
 
 
 def _unsigned(value: Any, width: int) -> Array:
@@ -197,7 +196,7 @@ def _unsigned_operands(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def _floats(function: Callable[..., Any]) -> Callable[..., Any]:
+def _values(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda op, *values: function(*values)
 
 
@@ -230,15 +229,11 @@ def _bitcast(op: Any, value: Any) -> Any:
     return bits.view(_FLOATS[str(target)]).reshape(np.shape(value))
 
 
-def _identity(op: Any, value: Any) -> Any:
-    return value
-
-
 _SCALARS: dict[str, Callable[..., Any]] = {
-    "addf": _floats(operator.add),
-    "subf": _floats(operator.sub),
-    "mulf": _floats(operator.mul),
-    "roundeven": _floats(np.rint),
+    "addf": _values(operator.add),
+    "subf": _values(operator.sub),
+    "mulf": _values(operator.mul),
+    "roundeven": _values(np.rint),
     "addi": _integers(operator.add),
     "subi": _integers(operator.sub),
     "muli": _integers(operator.mul),
@@ -254,16 +249,12 @@ _SCALARS: dict[str, Callable[..., Any]] = {
     "shli": _shift(operator.lshift),
     "shrsi": _shift(operator.rshift),
     "shrui": _shift(operator.rshift, unsigned=True),
-    "extsi": _identity,
-    "extui": _unsigned_operands(np.asarray),
-    "trunci": _identity,
-    "extf": _identity,
-    "truncf": _identity,
-    "sitofp": _identity,
-    "uitofp": _unsigned_operands(np.asarray),
+    **dict.fromkeys(
+        ("extsi", "trunci", "extf", "truncf", "sitofp", "index_cast"), _values(np.asarray)
+    ),
+    **dict.fromkeys(("extui", "uitofp"), _unsigned_operands(np.asarray)),
     "fptosi": _to_integer(unsigned=False),
     "fptoui": _to_integer(unsigned=True),
-    "index_cast": _identity,
     "bitcast": _bitcast,
     "select": lambda op, condition, yes, no: np.where(np.asarray(condition, bool), yes, no),
 }
@@ -281,24 +272,21 @@ def _constant(op: Any) -> Any:
     return np.asarray(attribute.value, _FLOATS[str(element)])
 
 
+def _shape(static: Iterable[int], sizes: Sequence[Any]) -> list[int]:
+    """The extents; negative ones are those of the operands, in order."""
+    arguments = iter(sizes)
+    return [int(next(arguments)) if extent < 0 else int(extent) for extent in static]
+
+
 def _empty(op: Any, *sizes: Any) -> Array:
     type_ = op.results[0].type
-    arguments = iter(sizes)
-    shape = [
-        int(next(arguments)) if type_.is_dynamic_dim(axis) else int(extent)
-        for axis, extent in enumerate(type_.shape)
-    ]
     element = element_type(type_)
     dtype = np.int64 if isinstance(element, ir.IntegerType) else _FLOATS[str(element)]
-    return np.full(shape, POISON, dtype)
+    return np.full(_shape(type_.shape, sizes), POISON, dtype)
 
 
 def _expand(op: Any, value: Array, *sizes: Any) -> Array:
-    arguments = iter(sizes)
-    shape = [
-        int(next(arguments)) if n < 0 else int(n) for n in op.attributes["static_output_shape"]
-    ]
-    return value.reshape(shape)
+    return value.reshape(_shape(op.attributes["static_output_shape"], sizes))
 
 
 def _collapse(op: Any, value: Array) -> Array:
@@ -311,10 +299,8 @@ def _pad(op: Any, value: Array, filling: Any) -> Array:
     assert not any(op.attributes["interior_padding"])
     added = [(max(a, 0), max(b, 0)) for a, b in zip(low, high, strict=True)]
     padded = np.pad(value, added, constant_values=filling)
-    cut = [
-        slice(max(-a, 0), n - max(-b, 0)) for a, b, n in zip(low, high, padded.shape, strict=True)
-    ]
-    return padded[tuple(cut)]
+    edges = zip(low, high, padded.shape, strict=True)
+    return padded[tuple(slice(max(-a, 0), n - max(-b, 0)) for a, b, n in edges)]
 
 
 _TENSORS: dict[str, Callable[..., Any]] = {

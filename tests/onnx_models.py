@@ -39,10 +39,8 @@ def ms(name: str) -> str:
 def end(name: str, described: Any) -> onnx.ValueInfoProto:
     """An input or a result.
 
-    Args:
-        name: of the tensor.
-        described: ONNX's name of the type and the shape; the name or a dtype for any shape; an
-            array for its type and shape; None for any type.
+    It is described by ONNX's name of the type and the shape; by the name or a dtype for any shape;
+    by an array, for its type and shape; by None, for any type.
     """
     if described is None:
         return helper.make_empty_tensor_value_info(name)
@@ -76,13 +74,9 @@ def model(
 
 @functools.cache
 def node_tests(*files: str, operators: frozenset[str] | None = None) -> dict[str, Any]:
-    """ONNX's own tests of operators, by name and in its order.
+    """ONNX's own tests with a node of some operators, by name; without, all that were collected.
 
-    Those of all operators are computed where they are collected, which takes 6 seconds.
-
-    Args:
-        files: of its tests, one an operator.
-        operators: a test has a node of one of them; without, the tests are all that were collected.
+    Those of all operators take 6 seconds to collect: its files of tests have one operator each.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings of the test cases

@@ -17,12 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Network:
-    """A network that is being written, with random weights.
-
-    Args:
-        seed: of them.
-        opset: of ONNX.
-    """
+    """A network that is being written, with random weights."""
 
     def __init__(self, seed: int, opset: int = OPSET) -> None:
         self.rng = np.random.default_rng(seed)
@@ -43,11 +38,8 @@ class Network:
         domain, _, kind = operator.rpartition(".")
         number = len(self.nodes)
         names = [f"t{number}" + (f".{n}" if n else "") for n in range(outputs)]
-        self.nodes.append(
-            helper.make_node(
-                kind, inputs, names, name=f"{kind}_{number}", domain=domain, **attributes
-            )
-        )
+        attributes |= {"name": f"{kind}_{number}", "domain": domain}
+        self.nodes.append(helper.make_node(kind, inputs, names, **attributes))
         return names[0] if outputs == 1 else names
 
     def model(

@@ -120,12 +120,7 @@ def spread(values: Array, rank: int, axis: int) -> Array:
 
 
 class Oracle:
-    """Computes a model beside a computed one.
-
-    Args:
-        model: the model.
-        ours: every tensor that is checked, by name.
-    """
+    """Computes a model beside the tensors that are checked, by name."""
 
     def __init__(self, model: onnx.ModelProto, ours: Mapping[str, Array]) -> None:
         self._model, self._ours = model, ours
@@ -134,9 +129,7 @@ class Oracle:
     def __call__(self, inputs: Mapping[str, Array], tolerance: float = 1e-5) -> None:
         """Compare every tensor; count the values in `integers` and `floats`.
 
-        Args:
-            inputs: by name.
-            tolerance: of floats, a part of the greatest.
+        The tolerance of floats is a part of the greatest.
         """
         values: dict[str, Any] = {"": None} | dict(inputs)
         values |= {t.name: numpy_helper.to_array(t) for t in self._model.graph.initializer}
@@ -163,9 +156,8 @@ class Oracle:
             differs = stored != ours
             assert ours.dtype == dtype, what
             assert ours.shape == stored.shape, what
-            assert not (differs & ~is_near_tie).any(), (
-                f"{what}: {(differs & ~is_near_tie).sum()} differ"
-            )
+            wrong = int((differs & ~is_near_tie).sum())
+            assert not wrong, f"{what}: {wrong} differ"
             assert (np.abs(stored.astype(int) - ours)[differs] <= 1).all(), what
             self.integers += stored.size
             return ours
@@ -251,14 +243,12 @@ class Oracle:
             return quantized(_FLOATS[name](attributes, real), *operands[3:])
         column = 0 if name == "Conv" or attributes.get("transB", 0) else 1
         sides = [dequantized(*operands[:3]), dequantized(*operands[3:6], axis=column)]
-        bias, scales = None, operands[6:]
-        if (name == "Conv" and len(operands) == 9) or name == "Gemm":
-            bias, scales = (
-                (operands[8], operands[6:8]) if name == "Conv" else (operands[6], operands[7:9])
-            )
-        if bias is not None:
-            bias = bias * (np.float64(operands[1]) * operands[4].astype(np.float64).reshape(-1))
-        real = _FLOATS[name](attributes, *sides, *([] if bias is None else [bias]))
+        # Conv has its bias after the scale and zero point of the result, Gemm before them.
+        start = {"Conv": 8, "Gemm": 6}.get(name, 9)
+        biases, scales = operands[start : start + 1], operands[6:start] + operands[start + 1 :]
+        units = np.float64(operands[1]) * operands[4].astype(np.float64).reshape(-1)
+        biases = [bias * units for bias in biases if bias is not None]
+        real = _FLOATS[name](attributes, *sides, *biases)
         return quantized(real, *scales) if scales else real
 
 
@@ -270,17 +260,11 @@ def plain_node(node: Any, operator: str, attributes: Mapping[str, Any]) -> Any:
 
 def evaluated(model: onnx.ModelProto, node: Any, operands: list[Any]) -> list[Any]:
     """One node by ONNX's reference evaluator, its floats in f64."""
-    names = [name for name in node.input if name]
-    feeds = {
-        name: np.asarray(_wide(value))
-        for name, value in zip(node.input, operands, strict=True)
-        if name
-    }
+    named = zip(node.input, operands, strict=True)
+    feeds = {name: np.asarray(_wide(value)) for name, value in named if name}
     inputs = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(feeds[name].dtype), feeds[name].shape
-        )
-        for name in dict.fromkeys(names)
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for name, x in feeds.items()
     ]
     outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
     graph = helper.make_graph([node], "one", inputs, outputs)
@@ -297,10 +281,9 @@ def _wide(value: Any) -> Any:
 
 def dequantized(q: Array, scale: Array, zero_point: Array | None = None, axis: int = 1) -> Array:
     """``(q - zero_point) * scale``."""
-    zero = spread(
-        np.asarray(0 if zero_point is None else zero_point).astype(np.int64), q.ndim, axis
-    )
-    return (q.astype(np.int64) - zero) * spread(np.asarray(scale).astype(np.float64), q.ndim, axis)
+    zero = np.asarray(0 if zero_point is None else zero_point).astype(np.int64)
+    moved = q.astype(np.int64) - spread(zero, q.ndim, axis)
+    return moved * spread(np.asarray(scale).astype(np.float64), q.ndim, axis)
 
 
 def quantized(x: Array, scale: Array, zero_point: Array, axis: int = 1) -> tuple[Any, Any, Any]:

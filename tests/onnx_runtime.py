@@ -34,19 +34,10 @@ def written(
     output_dtypes: Mapping[int, Any] | None = None,
     **attributes: Any,
 ) -> Written:
-    """A model of one node.
+    """A model of one node, and its arguments.
 
-    Args:
-        operator: with its domain.
-        feeds: the arguments; ``i3`` is input 3 of the node.
-        constants: inputs that are constants, named alike.
-        outputs: how many outputs, or which of them, the node has.
-        opset: the version of ONNX's operator set.
-        output_dtypes: of outputs that are not of the type of the first float.
-        attributes: of the node.
-
-    Returns:
-        The model, and the arguments.
+    ``i3`` is input 3 of the node, among `feeds` and `constants`. `outputs` is a number of outputs,
+    or their numbers; they have the type of the first float, or that of `output_dtypes`.
     """
     arrays = {name: np.asarray(value) for name, value in feeds.items()}
     initializers = {name: np.asarray(value) for name, value in (constants or {}).items()}
@@ -84,13 +75,30 @@ def of_onnx_runtime(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[
         pytest.skip(f"ONNX Runtime refuses it: {str(error)[:200]}")
 
 
-class DeviceShare:
-    """Models of which devices compute a share, compiled as one module.
+def within(tolerance: float, **by_dtype: float) -> Callable[[str, Array, Array], None]:
+    """A comparison of results by name: integers equal, floats within a part of the greatest.
 
-    Args:
-        names: of the models.
-        count: devices compute one model of `count`; in the long suite they compute all.
-        model: returns the model of a name.
+    The tolerance is that part; a dtype may have its own.
+    """
+
+    def compare(name: str, result: Array, expected: Array) -> None:
+        assert result.dtype == expected.dtype, name
+        assert result.shape == expected.shape, name
+        if result.dtype.kind in "iu":
+            np.testing.assert_array_equal(result, expected, name)
+            return
+        wide, exact = result.astype(np.float64), expected.astype(np.float64)
+        greatest = float(np.abs(exact[np.isfinite(exact)]).max(initial=0))
+        bound = by_dtype.get(result.dtype.name, tolerance) * greatest
+        np.testing.assert_allclose(wide, exact, rtol=0, atol=bound, err_msg=name)
+
+    return compare
+
+
+class DeviceShare:
+    """Models by name: devices compute one of `count`, compiled as one module.
+
+    In the long suite they compute all.
     """
 
     def __init__(
@@ -109,12 +117,9 @@ class DeviceShare:
 
 
 class DrawnCases:
-    """Models of one node that are drawn by name.
+    """Models of one node that are drawn by name; a device computes one of `count`.
 
-    Args:
-        draws: functions that draw a model and its arguments.
-        count: a device computes one model of `count`.
-        compare: asserts that a result is close to the expected one; its first argument is the name.
+    `compare` asserts that the result of a name is close to the expected one.
     """
 
     def __init__(

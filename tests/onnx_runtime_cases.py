@@ -25,12 +25,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A model of one node, with the arguments of a call.
-
-    Args:
-        model: the model; its results have no types.
-        arguments: by name.
-    """
+    """A model of one node, whose results have no types, with the arguments of a call."""
 
     model: onnx.ModelProto
     arguments: Mapping[str, Array]
@@ -74,16 +69,7 @@ def case(
     opset: int = 21,
     **attributes: Any,
 ) -> Case:
-    """A case of one node.
-
-    Args:
-        operator: with its domain in front, if that is not ONNX's own.
-        inputs: arrays; None for an input that is absent.
-        constants: the numbers of the inputs that are constants of the model.
-        outputs: the number of results.
-        opset: of ONNX's own domain.
-        attributes: of the node.
-    """
+    """A case of one node; inputs of None are absent, those numbered in `constants` constant."""
     names = ["" if value is None else f"x{n}" for n, value in enumerate(inputs)]
     arguments = {f"x{n}": np.asarray(each) for n, each in enumerate(inputs) if each is not None}
     fixed = {f"x{n}": arguments.pop(f"x{n}") for n in constants if f"x{n}" in arguments}
@@ -95,12 +81,9 @@ def case(
 
 
 class Cases:
-    """Cases of one test file, by name.
+    """Cases of one test file, by name; devices compute one case of `share`.
 
-    Args:
-        draw: returns the cases.
-        tolerance: of floats, a part of the greatest magnitude.
-        share: devices compute one case of `share`.
+    The tolerance of floats is a part of the greatest magnitude.
     """
 
     def __init__(

@@ -30,23 +30,16 @@ _MODELS_TOGETHER = 24
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a model.
-
-    Args:
-        name: of the node test.
-        operators: of its nodes.
-        opset: the operator set.
-        kind: ``right``, ``wrong``, ``refused`` or ``crashed``.
-        message: of an error.
-        has_fixed_shapes: inputs and outputs are tensors of numbers with known shapes.
-    """
+    """The outcome of a node test."""
 
     name: str
     operators: tuple[str, ...]
     opset: int
     kind: str
+    """``right``, ``wrong``, ``refused`` or ``crashed``."""
     message: str
     has_fixed_shapes: bool
+    """Inputs and outputs are tensors of numbers with known shapes."""
 
 
 def outcomes(cases: Mapping[str, Any], device: Device) -> Iterator[Outcome]:

@@ -27,18 +27,11 @@ OLDEST = 7
 
 @dataclass(frozen=True, eq=False)
 class VersionCase:
-    """One node in the form of the newest operator set.
-
-    Args:
-        operator: of ONNX's own domain.
-        inputs: by the names of the newest schema, in order; None for an absent one.
-        attributes: by name.
-        constants: the inputs that are constants of the model.
-        outputs: the number of results that are asked for.
-    """
+    """One node in the form of the newest operator set."""
 
     operator: str
     inputs: Mapping[str, Array | None]
+    """By the names of the newest schema, in order; None for an absent one."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     constants: Sequence[str] = ()
     outputs: int = 1

@@ -111,16 +111,12 @@ def test_an_unknown_kind_of_a_union_is_not_read() -> None:
         (b"", "the root ends at byte 4, and the file has 0; the file is damaged"),
         (b"\0\0\0\0", "the root points to byte 0 of 4; the file is damaged"),
         (b"\xff\xff\xff\xff", "the root points to byte 4,294,967,295 of 4; the file is damaged"),
-        (
-            b"\x04\0\0\0\xff\xff\xff\x7f",
-            "the root table has its vtable at byte -2,147,483,643; the file is damaged",
-        ),
-        (
-            bytes([8, 0, 0, 0, 6, 0, 4, 0, 4, 0, 0, 0]),
-            "flag is at byte 4 of a table of 4; the file is damaged",
-        ),
+        (b"\x04\0\0\0\xff\xff\xff\x7f",
+         "the root table has its vtable at byte -2,147,483,643; the file is damaged"),
+        (bytes([8, 0, 0, 0, 6, 0, 4, 0, 4, 0, 0, 0]),
+         "flag is at byte 4 of a table of 4; the file is damaged"),
     ],
-)
+)  # fmt: skip
 def test_what_points_outside_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(InputError) as caught:
         Reader(data, "x.bin").root(Tree)

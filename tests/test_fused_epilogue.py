@@ -14,8 +14,7 @@ import pytest
 import subquant
 from devices import main_of
 from instruction_sets import AUTO, EVERY, HERE, case_of
-from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.compile_options import CompileOptions
+from programs import lowered_text
 from subquant.numerics.fixed_point import ROUNDINGS, saturate
 from subquant.numerics.parameters import StorageType
 from subquant.numerics.requantization import Requantization, Term, requantize
@@ -109,7 +108,7 @@ def check(target, instructions, requantization="exact", rounding="half-up", step
     result = main_of(text, **options)(x)
     want = expected(acc, target, bias, Requantization(requantization, rounding))
     assert (np.asarray(result).astype(np.int64) == want).all()
-    lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
+    lowered = lowered_text(text, **options)
     return lowered
 
 
@@ -188,23 +187,15 @@ func.func @main(%x: tensor<32x64xi8>, %w: tensor<48x64xi8>) -> tensor<32x48xi32>
 
 
 def check_convolution(x_shape, w, strides, instructions):
-    """Check a padded convolution with a requantization.
-
-    Args:
-        x_shape: N, H, W, C.
-        w: KH, KW, C of a group, OC.
-        strides: along H and W.
-        instructions: as the option spells it.
-    """
+    """Check a padded convolution of N x H x W x C by KH x KW x C / groups x OC, requantized."""
     random = np.random.default_rng(w.shape[-1])
     *taps, of_group, out_channels = w.shape
     images, *extents, channels = x_shape
     scales = random.uniform(1e-3, 5e-3, out_channels).astype(np.float32) / of_group**0.5
     numbers = ", ".join(repr(float(scale)) for scale in scales)
     sizes = [(extent - 1) // step + 1 for extent, step in zip(extents, strides, strict=True)]
-    types = [
-        "x".join(map(str, each)) for each in (x_shape, w.shape, (images, *sizes, out_channels))
-    ]
+    shapes = x_shape, w.shape, (images, *sizes, out_channels)
+    types = ["x".join(map(str, shape)) for shape in shapes]
     text = f"""
 !x = !quant.uniform<i8:f32, 1.0:-5>
 !w = !quant.uniform<i8:f32:3, {{{numbers}}}>
@@ -231,7 +222,7 @@ func.func @main(%x: tensor<{types[0]}x!x>) -> tensor<{types[2]}x!y> {{
     want = np.clip(np.rint(real), -128, 127).astype(np.int8)
     executable = subquant.compile(text, kernels=instructions)
     assert (executable.main(x) == want)[is_far].all()
-    return compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
+    return lowered_text(text, kernels=instructions)
 
 
 @pytest.mark.parametrize("channels", [3, 20, 64])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import random
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from dask_cluster import Cluster
-from programs import LONG
+from programs import LONG, load_script
 from subquant.batch.engines.tasks import run_archive
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,13 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="module")
 def fuzz() -> Any:
     """The command, and the modules of ``scripts/damaged_inputs``."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        names = ("case", "cluster", "corpus", "kinds", "mutations", "outcomes", "running", "server")
-        modules = {name: importlib.import_module(f"damaged_inputs.{name}") for name in names}
-        return SimpleNamespace(**modules, main=importlib.import_module("fuzz").main)
-    finally:
-        sys.path.remove(str(ROOT / "scripts"))
+    names = ("case", "cluster", "corpus", "kinds", "mutations", "outcomes", "running", "server")
+    modules = {name: load_script(f"damaged_inputs.{name}") for name in names}
+    return SimpleNamespace(**modules, main=load_script("fuzz").main)
 
 
 def test_inputs_of_every_kind(
@@ -112,9 +107,8 @@ def test_what_a_failure_is(
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
     folder = tmp_path / "case"
     folder.mkdir()
-    output = None if arguments[0] in ("raise", "traceback", "escape", "left") else "out"
-    if arguments[0] == "status":
-        output = None
+    has_no_output = arguments[0] in ("raise", "traceback", "escape", "left", "status")
+    output = None if has_no_output else "out"
     case = fuzz.case.Case(arguments, {"x.mlir": b"func.func @f() { return }"}, output)
     fuzz.running.write_case(case, folder)
     with capsys.disabled():
@@ -179,10 +173,8 @@ def test_a_range_comes_back_with_its_failures(
     tally = fuzz.outcomes.Tally(7)
     kinds = ("--kinds", "text,npy")
     for first in ("0", "6"):
-        assert (
-            fuzz.cluster.add_results(ranges(*kinds, "--first", first, "--count", "6"), tally)
-            is None
-        )
+        results = ranges(*kinds, "--first", first, "--count", "6")
+        assert fuzz.cluster.add_results(results, tally) is None
     tally.show()
     work = list(fuzz.kinds.numbers_of(["text", "npy"], 12))
     failed = [f"{name}-{number}" for name, number in work if number % 2]

@@ -102,11 +102,10 @@ class Table:
         arrays = self.arrays()
         q = arrays.pop("q").astype(np.int8)
         planes = pack_planes(q, self.planes) if self.bits < 8 else [q]
-        parameters = {f"q{number}": plane.view(np.int8) for number, plane in enumerate(planes)}
-        parameters |= {
-            name: array.astype(np.int8) if name == "z" else array for name, array in arrays.items()
-        }
-        return {f"{self.name}.{name}": array for name, array in parameters.items()}
+        if self.zeros:
+            arrays["z"] = arrays["z"].astype(np.int8)
+        arrays |= {f"q{number}": plane.view(np.int8) for number, plane in enumerate(planes)}
+        return {f"{self.name}.{name}": array for name, array in arrays.items()}
 
     @property
     def planes(self) -> tuple[int, ...]:
@@ -115,10 +114,9 @@ class Table:
     def rows(self) -> list[np.ndarray]:
         """Return the rows, of which offsets are added to rounded products, or with one rounding."""
         arrays = self.arrays()
-        spread = {
-            name: np.repeat(array, self.block, 1) for name, array in arrays.items() if name != "q"
-        }
-        integers = arrays["q"] - spread.get("z", 0)
+        q = arrays.pop("q")
+        spread = {name: np.repeat(array, self.block, 1) for name, array in arrays.items()}
+        integers = q - spread.get("z", 0)
         products = integers.astype(np.float64) * spread["s"]
         if not self.offsets:
             return [products.astype(np.float32)]

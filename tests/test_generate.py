@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -59,6 +60,12 @@ def run(*arguments: str | Path, **options: Any) -> Result:
     return CliRunner().invoke(main, spelled(*arguments), **options)
 
 
+def succeed(*arguments: str | Path, **options: Any) -> Result:
+    result = run(*arguments, **options)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result
+
+
 def fail(status: int, *arguments: str | Path, **options: Any) -> str:
     result = run(*arguments, **options)
     assert result.exit_code == status, (result.output, result.exception)
@@ -83,13 +90,18 @@ def tokenizer(model: Path) -> Tokenizer:
     return Tokenizer.from_properties(read_gguf(model)[0])
 
 
+@pytest.fixture(scope="module")
+def qwen(folder: Path) -> Path:
+    """A model without a start token and without a template."""
+    return TinyModel("qwen2", vocabulary="gpt2", context=16, blocks=1).write(folder / "qwen.gguf")
+
+
 # -- outputs --------------------------------------------------------------------------------------
 
 
 def test_a_text_is_what_the_oracle_writes(model: Path, tokenizer: Tokenizer) -> None:
     arguments = ("--temperature", "0", "--max-tokens", "8")
-    result = run("generate", "--model", model, "--prompt", PROMPT, *arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = succeed("generate", "--model", model, "--prompt", PROMPT, *arguments)
     expected = greedy(model, tokenizer.encode(PROMPT), 8)
     stream = tokenizer.stream()
     written = [stream.put(token) for token in expected if token not in tokenizer.end_tokens]
@@ -140,14 +152,13 @@ def test_the_same_in_python(model: Path) -> None:
 
 
 def test_what_is_emitted_is_a_program_and_its_parameters(model: Path, tmp_path: Path) -> None:
-    result = run("generate", "--model", model, "--emit", tmp_path / "out", "--context", "24")
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = succeed("generate", "--model", model, "--emit", tmp_path / "out", "--context", "24")
     module, archive = tmp_path / "out" / "model.mlir", tmp_path / "out" / "model.irpa"
     assert result.stderr == "".join(
         f"wrote {file} ({file.stat().st_size:,} bytes)\n" for file in (module, archive)
     )
     assert "subquant.dequantize" in module.read_text()
-    assert run("opt", module, "--passes", "verify-quantization").exit_code == 0
+    succeed("opt", module, "--passes", "verify-quantization")
     assert "token_embd" in run("inspect", archive).stdout
 
 
@@ -170,9 +181,8 @@ def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> Non
     emitted = ["generate", "--model", model, "--emit", folder]
     compiled = ["compile", folder / "model.mlir", "-o", program, "--parameters", archive]
     weights = ["--weights", f"model={folder / 'model.irpa'}"]
-    for command in (emitted, [*compiled, *weights]):
-        result = run(*command)
-        assert result.exit_code == 0, (result.output, result.exception)
+    succeed(*emitted)
+    succeed(*compiled, *weights)
     empty = f"{session.context + 16}x2x32xf16=0"
     caches, files = [empty, empty], [f"@{folder / name}.npy" for name in ("logits", "k", "v")]
     parameters = ["--parameters", f"model={archive}"]
@@ -252,9 +262,7 @@ TEXT = "Hello world they were not in this world, but one of all the others. " * 
 def test_perplexity_is_the_oracles(model: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "page.txt").write_text(TEXT)
     arguments = ("perplexity", "--model", model, "--text", tmp_path / "page.txt", "--chunk", "16")
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, (result.output, result.exception)
-    actual = json.loads(result.stdout)
+    actual = json.loads(succeed(*arguments, "--json").stdout)
     tokens = tokenizer.encode(TEXT)
     surprises = []
     for start in range(0, len(tokens) - 15, 16):
@@ -314,29 +322,25 @@ def test_a_prompt_that_is_no_text(model: Path) -> None:
     assert message == "error: the text of '<stdin>' is not UTF-8: byte 2 is 0xff"
 
 
-def test_a_prompt_without_tokens(folder: Path) -> None:
+def test_a_prompt_without_tokens(qwen: Path) -> None:
     """An empty prompt without a start token is an error before the compilation."""
-    path = TinyModel("qwen2", vocabulary="gpt2", context=16, blocks=1).write(folder / "qwen.gguf")
-    assert "the prompt has no tokens" in fail(2, "generate", "--model", path, "--prompt", "")
+    assert "the prompt has no tokens" in fail(2, "generate", "--model", qwen, "--prompt", "")
 
 
 def test_models_that_are_none(tmp_path: Path) -> None:
-    arguments = ("--prompt", "a")
-    missing = fail(1, "generate", "--model", tmp_path / "x.gguf", *arguments)
-    assert "x.gguf': No such file or directory" in missing
     (tmp_path / "text.gguf").write_text("no model")
-    assert "text.gguf" in fail(1, "generate", "--model", tmp_path / "text.gguf", *arguments)
     other = TinyModel("llama").write(tmp_path / "other.gguf")
-    data = other.read_bytes()
-    other.write_bytes(data.replace(b"llama", b"bloom"))
-    assert "bloom" in fail(1, "generate", "--model", other, *arguments)
-    tensor = TinyModel("llama", without=("blk.1.ffn_up.weight",)).write(tmp_path / "less.gguf")
-    assert "blk.1.ffn_up.weight" in fail(1, "generate", "--model", tensor, *arguments)
+    other.write_bytes(other.read_bytes().replace(b"llama", b"bloom"))
+    TinyModel("llama", without=("blk.1.ffn_up.weight",)).write(tmp_path / "less.gguf")
+    for name, message in (("missing", "missing.gguf': No such file or directory"),
+                          ("text", "text.gguf"), ("other", "bloom"),
+                          ("less", "blk.1.ffn_up.weight")):  # fmt: skip
+        model = tmp_path / f"{name}.gguf"
+        assert message in fail(1, "generate", "--model", model, "--prompt", "a")
 
 
-def test_a_model_without_a_template(folder: Path) -> None:
-    path = TinyModel("qwen2", vocabulary="gpt2", context=16, blocks=1).write(folder / "qwen.gguf")
-    message = fail(1, "generate", "--model", path, "--chat", "--prompt", "a")
+def test_a_model_without_a_template(qwen: Path) -> None:
+    message = fail(1, "generate", "--model", qwen, "--chat", "--prompt", "a")
     assert "the model has no template for conversations" in message
 
 
@@ -445,14 +449,9 @@ def test_a_terminal_shows_progress_and_then_the_text(model: Path) -> None:
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=child, check=True)
     os.close(child)
     shown = b""
-    while True:
-        try:
-            part = os.read(parent, 65536)
-        except OSError:  # Linux says so at the end
-            break
-        if not part:
-            break
-        shown += part
+    with contextlib.suppress(OSError):  # Linux says so at the end
+        while part := os.read(parent, 65536):
+            shown += part
     os.close(parent)
     assert b"tokens read" in shown
     assert b"load" in shown

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from devices import ON_DEVICES
 from ggml_blocks import COMPUTED
 from subquant.emit.trace import trace
 from subquant.layouts import GgmlTensor, QuantizedLayout
@@ -55,7 +56,9 @@ def dequantizations() -> Together:
     return Together({name: dequantization(name) for name in COMPUTED})
 
 
-def check(name: str, device: Device) -> None:
+@ON_DEVICES
+@pytest.mark.parametrize("name", COMPUTED)
+def test_values_are_those_of_numpy(name: str, device: Device) -> None:
     layout = layout_of(name)
     planes = [np.ascontiguousarray(plane) for plane in layout.planes.values()]
     got = dequantizations().function(name, device)(*planes)
@@ -66,14 +69,3 @@ def check(name: str, device: Device) -> None:
     assert (same | (np.isnan(got) & np.isnan(expected))).all()
     assert np.isfinite(expected).any()
     assert np.isnan(expected).any() or "d" not in BLOCK_TYPES[name].block.names
-
-
-@pytest.mark.parametrize("name", COMPUTED)
-def test_on_llvm_cpu(name: str, cpu: Device) -> None:
-    check(name, cpu)
-
-
-@pytest.mark.vulkan
-@pytest.mark.parametrize("name", COMPUTED)
-def test_on_vulkan(name: str, vulkan: Device) -> None:
-    check(name, vulkan)

@@ -58,10 +58,8 @@ def gguf_file(folder: Path) -> Path:
 
 
 def irpa_file(folder: Path) -> Path:
-    layout = BlockScaledLayout(
-        (4, 64),
-        {"d": np.ones((4, 2, 1), np.float16), "qs": np.arange(256).reshape(4, 2, 32).astype("i1")},
-    )
+    qs = np.arange(256).reshape(4, 2, 32).astype(np.int8)
+    layout = BlockScaledLayout((4, 64), {"d": np.ones((4, 2, 1), np.float16), "qs": qs})
     tensors = [
         PlanarQuantizedTensor(layout, "blk.0.w"),
         PrimitiveTensor(np.ones(5, ml_dtypes.bfloat16), "norm"),
@@ -91,20 +89,26 @@ def brevitas_checkpoint(folder: Path) -> Path:
 # -- import ---------------------------------------------------------------------------------------
 
 
-def test_gguf_becomes_planes(tmp_path: Path) -> None:
-    result = run("import", gguf_file(tmp_path), "-o", tmp_path / "out.irpa")
+def imported(source: Path) -> tuple[Result, Dataset]:
+    """The output of an import, and the archive."""
+    out = source.parent / "out.irpa"
+    result = run("import", source, "-o", out)
     assert result.exit_code == 0
+    return result, Dataset.load(out)
+
+
+def test_gguf_becomes_planes(tmp_path: Path) -> None:
+    result, dataset = imported(gguf_file(tmp_path))
     assert result.stdout == ""
     assert re.search(r"1 BlockScaledI4Layout +144 bytes +4\.50 bits an element", result.stderr)
     assert re.search(r"wrote .*out\.irpa \(3 tensors, [\d,]+ bytes\)", result.stderr)
     properties, tensors = read_gguf(tmp_path / "model.gguf")
-    imported = Dataset.load(tmp_path / "out.irpa")
-    assert imported.properties == properties
-    assert list(imported.theta.flatten()) == list(tensors)
+    assert dataset.properties == properties
+    assert list(dataset.theta.flatten()) == list(tensors)
     for name in ("Q4_0", "Q8_0"):
         kind = gguf.GGMLQuantizationType[name]
         expected = gguf.quants.dequantize(gguf.quants.quantize(FLOATS, kind), kind)
-        tensor = imported.theta.tensor("blk", 0, name)
+        tensor = dataset.theta.tensor("blk", 0, name)
         assert isinstance(tensor, PlanarQuantizedTensor)
         np.testing.assert_array_equal(tensor.layout.dequant(), expected, strict=True)
 
@@ -135,25 +139,21 @@ def test_codebooks_are_of_the_package_gguf(tmp_path: Path, monkeypatch: pytest.M
 
 def test_irpa_is_written_again(tmp_path: Path) -> None:
     source = irpa_file(tmp_path)
-    assert run("import", source, "-o", tmp_path / "out.irpa").exit_code == 0
+    imported(source)
     assert (tmp_path / "out.irpa").read_bytes() == source.read_bytes()
 
 
 @pytest.mark.parametrize("source", ["", "model.safetensors"])
 def test_a_checkpoint_is_imported(source: str, tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "model")
-    assert run("import", folder / source, "-o", tmp_path / "out.irpa").exit_code == 0
-    imported = Dataset.load(tmp_path / "out.irpa")
-    assert imported.properties == {"meta": {"_name": "x"}, "hparams": {"hidden_size": 64}}
-    weight = imported.theta.tensor("layer.weight")
+    _, dataset = imported(checkpoint(tmp_path / "model") / source)
+    assert dataset.properties == {"meta": {"_name": "x"}, "hparams": {"hidden_size": 64}}
+    weight = dataset.theta.tensor("layer.weight")
     assert isinstance(weight, PrimitiveTensor)
     np.testing.assert_array_equal(weight.array, FLOATS, strict=True)
 
 
 def test_a_brevitas_checkpoint_is_imported(tmp_path: Path) -> None:
-    folder = brevitas_checkpoint(tmp_path / "model")
-    assert run("import", folder, "-o", tmp_path / "out.irpa").exit_code == 0
-    layer = Dataset.load(tmp_path / "out.irpa").theta("layer")
+    layer = imported(brevitas_checkpoint(tmp_path / "model"))[1].theta("layer")
     assert isinstance(layer.tensor("weight"), PlanarQuantizedTensor)
     assert isinstance(layer.tensor("q_input"), StaticScaledQuantizer)
 
@@ -161,14 +161,12 @@ def test_a_brevitas_checkpoint_is_imported(tmp_path: Path) -> None:
 def test_the_default_output_has_the_name_of_the_source(in_temporary_folder: Path) -> None:
     gguf_file(in_temporary_folder)
     checkpoint(in_temporary_folder / "checkpoint-1.5b")
-    assert run("import", "model.gguf").exit_code == 0
-    assert run("import", "checkpoint-1.5b/").exit_code == 0
-    assert run("import", "checkpoint-1.5b/model.safetensors", "-o", "a.irpa").exit_code == 0
     (in_temporary_folder / "link.gguf").symlink_to("model.gguf")
-    assert run("import", "link.gguf").exit_code == 0
-    assert {p.name for p in in_temporary_folder.iterdir() if p.suffix == ".irpa"} == {
-        "model.irpa", "checkpoint-1.5b.irpa", "a.irpa", "link.irpa",
-    }  # fmt: skip
+    for source in (("model.gguf",), ("checkpoint-1.5b/",), ("link.gguf",),
+                   ("checkpoint-1.5b/model.safetensors", "-o", "a.irpa")):  # fmt: skip
+        assert run("import", *source).exit_code == 0
+    names = {path.name for path in in_temporary_folder.glob("*.irpa")}
+    assert names == {"model.irpa", "checkpoint-1.5b.irpa", "a.irpa", "link.irpa"}
 
 
 def test_the_summary_as_json(tmp_path: Path) -> None:

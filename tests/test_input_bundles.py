@@ -93,10 +93,8 @@ def test_errors_and_reproducers_name_the_callers_files() -> None:
         replay = f"iree-compile {actual.reproducer} --flag={actual.path(other)}"
         Path(actual.reproducer).write_bytes(f"// {replay}\n// {replay}\n\xff".encode("latin-1"))
         position = Place(str(actual.model.path), 3, 5)
-        error = CompilerError(
-            f"cannot read '{actual.path(other)}'", position, (f"replay: {replay}",)
-        )
-        fields = actual.renamed(error)
+        message = f"cannot read '{actual.path(other)}'"
+        fields = actual.renamed(CompilerError(message, position, (f"replay: {replay}",)))
         (reproducer,) = actual.read_reproducer()
     message = "iree-compile 'out/my model.reproducer.mlir' --flag=y.npy"
     assert fields["message"] == "cannot read 'y.npy'"

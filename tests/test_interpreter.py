@@ -52,14 +52,9 @@ def test_storage_and_reals() -> None:
 def test_sub_channel_casts() -> None:
     x = np.random.default_rng(0).uniform(-4, 4, (4, 2)).astype(np.float32)
     (evaluated,) = InterpretedModule(BLOCKS)["main"].invoke([x])
-    parameters = QuantizationParameters(
-        StorageType(4),
-        ExpressedType.F32,
-        (0, 1),
-        (2, 1),
-        [[0.5, 0.25], [2.0, 0.125]],
-        [[1, -2], [0, 7]],
-    )
+    scales, zeros = [[0.5, 0.25], [2.0, 0.125]], [[1, -2], [0, 7]]
+    types = StorageType(4), ExpressedType.F32
+    parameters = QuantizationParameters(*types, (0, 1), (2, 1), scales, zeros)
     np.testing.assert_array_equal(evaluated, dequantize(quantize(x, parameters), parameters))
 
 
@@ -143,11 +138,6 @@ def test_exec_says_that_both_are_the_same(tmp_path: Path) -> None:
     assert status == 0
     assert "result[0]: 4xu8=20 22 0 82" in output
     assert "interpreter[0]: the same" in output
-
-
-def test_exec_with_the_interpreter_only(tmp_path: Path) -> None:
-    file = tmp_path / "add.mlir"
-    file.write_text(ADD)
     status, output = run("exec", str(file), "--interpret-only", *INPUTS)
     assert (status, output) == (0, "result[0]: 4xu8=20 22 0 82\n")
 

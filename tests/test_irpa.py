@@ -115,8 +115,9 @@ def test_skipped_entries_and_entries_of_newer_writers(tmp_path: Path) -> None:
 
 def test_shared_and_nested_data(tmp_path: Path) -> None:
     """Tied weights, and a part of a tensor."""
-    parts = data_entry(4, 4, 2, (0, 0)), data_entry(12, 12, 3)
-    actual = read(archive(data_entry(0, 12), data_entry(0, 12, 1), *parts), tmp_path)
+    entries = [data_entry(0, 12, number) for number in (0, 1)]
+    entries += data_entry(4, 4, 2, (0, 0)), data_entry(12, 12, 3)
+    actual = read(archive(*entries), tmp_path)
     np.testing.assert_array_equal(actual["a"].array(), actual["b"].array())
     assert actual["c"].content() == STORAGE[4:8]
 

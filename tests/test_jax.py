@@ -179,22 +179,16 @@ WIDTH, HIDDEN, HEADS, BLOCK, TOKENS = 64, 128, 4, 32, 8
 
 @dataclass(frozen=True)
 class Scheme:
-    """A way to quantize linear layers.
-
-    Args:
-        weight: makes a weight of a shape: integers and their parameters.
-        linear: the layer in JAX.
-        raised: the operation that a weight is raised to.
-        is_packed: weights have 4 bits.
-        bounds: relative errors against JAX, of a layer and a block.
-        remarks: remarks about integers that are not raised.
-    """
+    """A way to quantize linear layers."""
 
     weight: Callable[[tuple[int, int], np.random.Generator], tuple[Any, ...]]
+    """Integers of a shape, and their parameters."""
     linear: Callable[[Any, tuple[Any, ...]], Any]
     raised: str = "subquant.block_contraction"
+    """The operation that a weight is raised to."""
     is_packed: bool = False
     bounds: tuple[float, float] = (1e-6, 1e-4)
+    """Relative errors against JAX, of a layer and a block."""
     remarks: tuple[str, ...] = ()
 
 

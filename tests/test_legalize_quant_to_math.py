@@ -94,23 +94,15 @@ WRONG_UPSTREAM = {
         [[2]],
     ),
     "uses the first channel's scale": (
-        dot(
-            ONE,
-            "!quant.uniform<i8:f32:1, {1.0, 2.0}>",
-            "!quant.uniform<i32:f32:1, {0.5, 2.0}>",
-            ("1x2", "2x2", "1x2"),
-        ),
+        dot(ONE, "!quant.uniform<i8:f32:1, {1.0, 2.0}>", "!quant.uniform<i32:f32:1, {0.5, 2.0}>",
+            ("1x2", "2x2", "1x2")),
         (np.full((1, 2), 2, np.int8), np.full((2, 2), 4, np.int8)),
         [[32, 32]],
         [[32, 16]],
     ),
     "drops a ratio near one": (
-        dot(
-            ONE,
-            "!quant.uniform<i8:f32, 1.0005>",
-            "!quant.uniform<i32:f32, 1.0>",
-            ("1x4", "4x1", "1x1"),
-        ),
+        dot(ONE, "!quant.uniform<i8:f32, 1.0005>", "!quant.uniform<i32:f32, 1.0>",
+            ("1x4", "4x1", "1x1")),
         (np.full((1, 4), 100, np.int8), np.full((4, 1), 100, np.int8)),
         [[40000]],
         [[40020]],
@@ -126,7 +118,7 @@ func.func @main(%x: tensor<2xf32>) -> tensor<2x!quant.uniform<i32:f32, 1.0>> {
         None,  # the conversion of 2**31 to i32 is not defined
         [2**31 - 1, -(2**31)],
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRONG_UPSTREAM)
@@ -206,12 +198,9 @@ def test_where_upstream_is_right(case: str, cpu: Device) -> None:
     shapes = re.findall(r"%\w+: tensor<((?:\d+x)+)!", text)
     rng = np.random.default_rng(len(case))
     wide = "i32" in text.partition("->")[0]
-    arguments = [
-        rng.integers(-100, 100, [int(n) for n in shape[:-1].split("x")]).astype(
-            np.int32 if wide and case.startswith("add,") else np.int8
-        )
-        for shape in shapes
-    ]
+    dtype = np.int32 if wide and case.startswith("add,") else np.int8
+    extents = [[int(n) for n in shape[:-1].split("x")] for shape in shapes]
+    arguments = [rng.integers(-100, 100, shape).astype(dtype) for shape in extents]
     theirs = upstream(text, *arguments)[0]
     np.testing.assert_array_equal(InterpretedModule(text)["main"].invoke(arguments)[0], theirs)
     np.testing.assert_array_equal(RIGHT_TOGETHER.function(case, cpu)(*arguments), theirs)
@@ -219,15 +208,10 @@ def test_where_upstream_is_right(case: str, cpu: Device) -> None:
 
 # -- integers -------------------------------------------------------------------------------------
 
-INTEGER = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        abs add clamp concatenate convolution dot_general dynamic_conv maximum minimum multiply
-        negate pad reduce reduce_window scatter select select_and_scatter sign subtract
-        """,
-    )
-)
+INTEGER = frozenset(re.findall(r"\w+", """
+    abs add clamp concatenate convolution dot_general dynamic_conv maximum minimum multiply
+    negate pad reduce reduce_window scatter select select_and_scatter sign subtract
+"""))  # fmt: skip
 """Operations with an integer form, for every type that quantized operands of theirs can have."""
 
 FLOATS = (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type)

@@ -161,12 +161,10 @@ def test_memory_is_limited() -> None:
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
 def test_limits_are_positive(value: float) -> None:
-    with pytest.raises(UsageError, match="option 'memory-gib' must be above 0, and at most 1e9"):
-        Limits(memory_gib=value)
-    with pytest.raises(UsageError, match="option 'parse-seconds' must be above 0, and at most 1e9"):
-        Limits(parse_seconds=value)
-    with pytest.raises(UsageError, match="option 'pass-seconds' must be above 0, and at most 1e9"):
-        Limits(pass_seconds=value)
+    for name in ("memory_gib", "parse_seconds", "pass_seconds"):
+        message = f"option '{name.replace('_', '-')}' must be above 0, and at most 1e9"
+        with pytest.raises(UsageError, match=message):
+            Limits(**{name: value})
 
 
 # -- calls ----------------------------------------------------------------------------------------
@@ -266,10 +264,8 @@ def test_operations_without_a_location_get_one() -> None:
     """IREE 3.13 writes an uninitialized line for a dispatch without one: other bytes each time."""
     module = parse_text("func.func @main(%x: f32) -> f32 { return %x : f32 }", create_context())
     with module.context:
-        for op in (
-            module.body.operations[0],
-            module.body.operations[0].body.blocks[0].operations[0],
-        ):
+        function = module.body.operations[0]
+        for op in (function, function.body.blocks[0].operations[0]):
             op.operation.location = ir.Location.unknown()
     assert "loc(unknown)" in module.operation.get_asm(enable_debug_info=True)
     lowered = parse_bytes(compile_to_bytes(module, emit="mlirbc"), create_context())

@@ -40,13 +40,9 @@ class Compiled:
     """A tiny compiled model, and the oracle's logits of `TOKENS`."""
 
     def __init__(
-        self,
-        model: TinyModel,
-        device: Device,
-        folder: Path,
-        options: CompileOptions,
+        self, model: TinyModel, device: Device, folder: Path, options: CompileOptions,
         shape: Shape = SHAPE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         path = model.write(folder / "model.gguf")
         archive = folder / "model.irpa"
         source = open_weights(path)

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from onnx_models import computed, model, ms, node, text_of
-from onnx_runtime import DrawnCases, Rng, Written, reals, written
+from onnx_runtime import DrawnCases, Rng, Written, reals, within, written
 from subquant.errors import UnsupportedError
 from test_onnx_attention import attention, multi_head, quantized_attention
-
-Array = np.ndarray[Any, Any]
 
 
 def rotary(rng: Rng, *, four: bool = False, **attributes: Any) -> Written:
@@ -102,14 +100,7 @@ CASES: dict[str, Callable[[Rng], Written]] = {
 }  # fmt: skip
 
 
-def assert_close(name: str, actual: Array, expected: Array) -> None:
-    """Sums of up to 72 products of f32, and functions of them: a part of the greatest."""
-    assert actual.dtype == expected.dtype, name
-    bound = 2e-6 * float(np.abs(expected).max(initial=0))
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=bound, err_msg=name)
-
-
-MODELS = DrawnCases(CASES, 2, assert_close)
+MODELS = DrawnCases(CASES, 2, within(2e-6))  # sums of up to 72 products, and functions of them
 test_numpy_computes_what_onnx_runtime_does, test_the_cpu_computes_the_same = MODELS.tests()
 
 

@@ -115,10 +115,17 @@ FOLLOWING = [
     node("Size", ["indices"], ["size"]),
     node("Cast", ["indices"], ["floats"], to=TensorProto.FLOAT),
     node("Gather", ["columns", "first"], ["rows"], axis=0),
-    node("Gather", ["x", "flat_rows"], ["slices"], axis=0),
-    node("Squeeze", ["elements_3d", "ends"], ["squeezed"]),
     node("Unsqueeze", ["elements", "ends"], ["elements_3d"]),
+    node("Squeeze", ["elements_3d", "ends"], ["squeezed"]),
     node("Mul", ["elements", "weight"], ["scaled"]),
+    node("Greater", ["elements", "half"], ["is_great"]),
+    node("Where", ["is_great", "elements", "half"], ["chosen"]),
+    node("NonZero", ["is_great"], ["inner"]),
+    node("CumSum", ["elements", "zero_scalar"], ["sums"]),
+    node("Unsqueeze", ["elements", "one"], ["column"]),
+    node("Expand", ["column", "expanded_shape"], ["expanded"]),
+    node("Reshape", ["rows", "minus_one"], ["flat_rows"]),
+    node("Gather", ["x", "flat_rows"], ["slices"], axis=0),
     node("Add", ["slices", "bias"], ["biased"]),
     node("Softmax", ["biased"], ["softmax"], axis=-1),
     node("ReduceMax", ["biased", "last"], ["greatest"], keepdims=0),
@@ -134,25 +141,18 @@ FOLLOWING = [
     node("Slice", ["slices", "one", "three", "last"], ["part"]),
     node("Reshape", ["slices", "flat_shape"], ["reshaped"]),
     node("Flatten", ["slices"], ["flattened"]),
-    node("Greater", ["elements", "half"], ["is_great"]),
-    node("Where", ["is_great", "elements", "half"], ["chosen"]),
     node("Compress", ["slices", "is_great"], ["compressed"], axis=0),
-    node("NonZero", ["is_great"], ["inner"]),
     node("ArgMax", ["slices"], ["best"], axis=1, keepdims=0),
     node("TopK", ["slices", "two"], ["top", "top_places"], axis=1),
-    node("CumSum", ["elements", "zero_scalar"], ["sums"]),
-    node("Expand", ["column", "expanded_shape"], ["expanded"]),
-    node("Unsqueeze", ["elements", "one"], ["column"]),
-    node("Div", ["seven", "flat_index"], ["quotient"]),
-    node("Reshape", ["rows", "minus_one"], ["flat_rows"]),
     node("Add", ["flat_rows", "one"], ["flat_index"]),
+    node("Div", ["seven", "flat_index"], ["quotient"]),
     node("OneHot", ["flat_rows", "depth", "values"], ["one_hot"]),
     node("QuantizeLinear", ["slices", "scale", "point"], ["quantized"]),
     node("DequantizeLinear", ["quantized", "scale", "point"], ["dequantized"]),
     node("Split", ["slices", "sizes"], ["left", "right"], axis=1),
     node("LayerNormalization", ["slices", "gamma"], ["normed"]),
 ]
-"""Nodes of one model, in any order; each result is compared."""
+"""Nodes of one model; each result is compared."""
 FOLLOWING_CONSTANTS = {
     "first": np.array([0]), "ends": np.array([0, 2]), "weight": np.float32(0.5), "last": [1],
     "bias": drawn(np.float32, (1, 4)), "zero": [0], "one": [1], "two": [2], "three": [3],
@@ -173,17 +173,6 @@ FOLLOWING_TYPES = dict.fromkeys(
 ) | {"is_great": "BOOL", "quantized": "UINT8"}  # fmt: skip
 
 
-def _sorted(nodes: Sequence[Any], names: set[str]) -> list[Any]:
-    """Nodes behind those that compute their inputs."""
-    remaining, done, known = list(nodes), [], set(names)
-    while remaining:
-        first = next(n for n in remaining if known.issuperset(n.input))
-        remaining.remove(first)
-        done.append(first)
-        known.update(first.output)
-    return done
-
-
 def following(x: Array, mask: Array) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model of `FOLLOWING`."""
     inputs = {"x": x, "mask": mask}
@@ -191,8 +180,7 @@ def following(x: Array, mask: Array) -> tuple[onnx.ModelProto, dict[str, Array]]
         name: np.asarray(value, np.int64) if isinstance(value, list) else np.asarray(value)
         for name, value in FOLLOWING_CONSTANTS.items()
     }
-    nodes = _sorted(FOLLOWING, {*inputs, *constants})
-    return whole(nodes, inputs, FOLLOWING_TYPES, constants), inputs
+    return whole(FOLLOWING, inputs, FOLLOWING_TYPES, constants), inputs
 
 
 X = np.random.default_rng(5).normal(size=(3, 4)).astype(np.float32) * 3
@@ -345,17 +333,17 @@ TWICE = [
     node("Slice", ["elements", "one", "three"], ["part"]),
     node("Slice", ["others", "one", "three"], ["other_part"]),
     node("Sub", ["part", "other_part"], ["differences"]),
-    node("Gather", ["x", "rows_of"], ["slices"]),
     node("Gather", ["columns", "first"], ["row_places"]),
     node("Squeeze", ["row_places", "zero"], ["rows_of"]),
+    node("Gather", ["x", "rows_of"], ["slices"]),
     node("Unsqueeze", ["slices", "one"], ["slices_3d"]),
     node("Reshape", ["slices_3d", "same_and_rest"], ["flat_slices"]),
     node("ReduceMean", ["slices", "zero"], ["mean"], keepdims=0),
     node("ReduceMean", ["slices"], ["whole_mean"]),
     node("ScatterND", ["y", "indices", "products"], ["scattered"]),
     node("ScatterND", ["y", "indices", "products"], ["added"], reduction="add"),
-    node("ScatterND", ["x", "row_columns", "slices"], ["scattered_rows"]),
     node("Transpose", ["row_places"], ["row_columns"]),
+    node("ScatterND", ["x", "row_columns", "slices"], ["scattered_rows"]),
 ]
 TWICE_TYPES = dict.fromkeys(
     ("products", "long", "long_others", "differences", "flat_slices", "mean", "whole_mean",
@@ -370,11 +358,10 @@ def test_operators_on_two_tensors_with_the_same_rows(cpu: Device, share: float) 
         "two": np.ones(2, np.float32), "one": np.array([1]), "three": np.array([3]),
         "zero": np.array([0]), "first": np.array([0]), "same_and_rest": np.array([0, -1]),
     }  # fmt: skip
-    nodes = _sorted(TWICE, {*inputs, *constants})
     types = dict(TWICE_TYPES)
     if not share:  # ONNX Runtime refuses to reshape nothing to -1
         del types["flat_slices"]
-    used = [each for each in nodes if not set(each.output) & (set(TWICE_TYPES) - set(types))]
+    used = [each for each in TWICE if not set(each.output) & (set(TWICE_TYPES) - set(types))]
     check(whole(used, inputs, types, constants), inputs, cpu, tolerance=1e-5)
 
 

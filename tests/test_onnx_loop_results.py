@@ -152,8 +152,6 @@ def test_a_loop_over_valid_rows_has_their_bound(cpu: Device) -> None:
 
 def test_an_unbounded_number_of_results_is_refused_by_name() -> None:
     proto, _ = looping("n", "", COUNTED)
-    with pytest.raises(
-        UnsupportedError,
-        match=r"Loop.*needs tensor 'n' to be constant, or the Min.*known only when",
-    ):
+    message = r"Loop.*needs tensor 'n' to be constant, or the Min.*known only when"
+    with pytest.raises(UnsupportedError, match=message):
         text_of(proto)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from onnx_models import computed, ms, node_tests, text_of
-from onnx_runtime import DrawnCases, Rng, Written, written
+from onnx_runtime import DrawnCases, Rng, Written, within, written
 from subquant.errors import InputError, UnsupportedError
 from subquant.runtime import Device
 
@@ -83,18 +83,8 @@ def batch_normalization(rng: Rng) -> Written:
 CASES["BatchNormalization"] = batch_normalization
 
 
-def assert_close(name: str, result: Array, expected: Array) -> None:
-    """Units in the last place of the greatest: functions of sums of up to 144 squares."""
-    assert result.dtype == expected.dtype, name
-    assert result.shape == expected.shape, name
-    units = {np.dtype(np.float16): 2e-3, np.dtype(np.float64): 1e-6}.get(result.dtype, 2e-6)
-    bound = units * float(np.abs(expected.astype(np.float64)).max(initial=0))
-    np.testing.assert_allclose(
-        result.astype(np.float64), expected.astype(np.float64), rtol=0, atol=bound, err_msg=name
-    )
-
-
-MODELS = DrawnCases(CASES, 3, assert_close)
+# Functions of sums of up to 144 squares.
+MODELS = DrawnCases(CASES, 3, within(2e-6, float16=2e-3, float64=1e-6))
 test_numpy_computes_what_onnx_runtime_does, test_the_cpu_computes_the_same = MODELS.tests()
 """ONNX Runtime computes f64 in f32 where the specification says so."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from onnx_models import MICROSOFT, computed, node_tests, text_of
-from onnx_runtime import DeviceShare, DrawnCases, Rng, Written, reals, written
+from onnx_runtime import DeviceShare, DrawnCases, Rng, Written, reals, within, written
 from subquant.errors import InputError, SubquantError
 from subquant.runtime import Device
 
@@ -79,12 +79,8 @@ CASES: dict[str, Callable[[Rng], Written]] = {
 }
 
 
-def assert_close(name: str, result: Array, other: Array) -> None:
-    """Five steps of sums of f32, and an exponential function."""
-    np.testing.assert_allclose(result, other, 0, 5e-6 * np.abs(other).max(), err_msg=name)
-
-
-test_numpy_computes_what_onnx_runtime_does, _ = DrawnCases(CASES, 1, assert_close).tests()
+# Five steps of sums of f32, and an exponential function.
+test_numpy_computes_what_onnx_runtime_does, _ = DrawnCases(CASES, 1, within(5e-6)).tests()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import gguf
 import numpy as np
 import pytest
 
-import subquant
+from devices import compile_for
 from ggml_blocks import COMPUTED, moderate_blocks
 from gguf_models import write_file
 from instruction_sets import AUTO, HERE, case_of
@@ -156,15 +156,24 @@ def test_every_block_type_is_packed(
         assert ("-u4-32." in looked_up) == bool(instructions.shuffle_intrinsic)
     executable = Executable(data, cpu, {"model": archive})
     x = np.random.default_rng(3).standard_normal((3, DEPTH)).astype(np.float32)
-    for name, tensor in zip(names, tensors, strict=True):
-        real = tensor.unpack().dequant().astype(np.float64)
-        rounded = x.astype(np.float64)
-        if activations == "int8":
-            rounded = round_activations(x, [1, block_of(name)]).astype(np.float64)
-        actual = executable[name](x)
-        # f32 sums of 512 products, with one or two roundings each.
-        bound = 2.0**-24 * (DEPTH + 8) * (np.abs(rounded) @ np.abs(real).T)
-        assert (np.abs(actual - rounded @ real.T) <= bound).all(), name
+    for name in names:
+        check_product(name, executable, x, activations)
+
+
+def check_product(name: str, executable: Executable, x: AnyArray, activations: str) -> None:
+    """Sums of f32 of 512 products, with one or two roundings each."""
+    real = WEIGHTS[name].unpack().dequant().astype(np.float64)
+    rounded = x.astype(np.float64)
+    if activations == "int8":
+        rounded = round_activations(x, [1, block_of(name)]).astype(np.float64)
+    bound = 2.0**-24 * (DEPTH + 8) * (np.abs(rounded) @ np.abs(real).T)
+    assert (np.abs(executable[name](x) - rounded @ real.T) <= bound).all(), name
+
+
+def check_sums(name: str, actual: Any, factor: int = 1) -> None:
+    """The product of three rows of ones with a weight."""
+    expected = np.tile(factor * WEIGHTS[name].unpack().dequant().sum(1), (3, 1))
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["Q3_K", "Q6_K"])
@@ -184,24 +193,14 @@ def test_quantized_scales_take_a_byte(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.vulkan
 def test_on_vulkan(vulkan: Device, tmp_path: Path) -> None:
-    tensors = [WEIGHTS["Q5_0"], WEIGHTS["Q4_K"], WEIGHTS["IQ1_M"]]
-    module, weights = program(tensors), {"model": plain(tensors, tmp_path)}
-    executable = subquant.compile(
-        module,
-        target="vulkan",
-        device=vulkan,
-        activations="int8",
-        weights=weights,
-        archive=tmp_path / "packed.irpa",
-    )
-    assert all("@32x1x4-u" in name for name in Archive(tmp_path / "packed.irpa"))
+    names = ("Q5_0", "Q4_K", "IQ1_M")
+    tensors, archive = [WEIGHTS[name] for name in names], tmp_path / "packed.irpa"
+    files = {"weights": {"model": plain(tensors, tmp_path)}, "archive": archive}
+    executable = compile_for(program(tensors), vulkan, activations="int8", **files)
+    assert all("@32x1x4-u" in name for name in Archive(archive))
     x = np.random.default_rng(3).standard_normal((3, DEPTH)).astype(np.float32)
-    for tensor in tensors:
-        name = tensor.name.removesuffix(".weight")
-        rounded = round_activations(x, [1, block_of(name)]).astype(np.float64)
-        real = tensor.unpack().dequant().astype(np.float64)
-        bound = 2.0**-24 * (DEPTH + 8) * (np.abs(rounded) @ np.abs(real).T)
-        assert (np.abs(executable[name](x) - rounded @ real.T) <= bound).all(), name
+    for name in names:
+        check_product(name, executable, x, "int8")
 
 
 def test_vulkan_gemv_and_gemm_share_packed_weights(tmp_path: Path) -> None:
@@ -234,9 +233,7 @@ def test_gguf_files_are_read_directly(cpu: Device, tmp_path: Path) -> None:
     assert archives[0] == archives[1]
     x = np.ones((3, DEPTH), np.float32)
     data, archive, _ = compiled(program([WEIGHTS["IQ4_NL"]]), tmp_path / "x.gguf", tmp_path)
-    actual = Executable(data, cpu, {"model": archive}).IQ4_NL(x)
-    expected = WEIGHTS["IQ4_NL"].unpack().dequant().sum(1)
-    np.testing.assert_allclose(actual, np.tile(expected, (3, 1)), rtol=1e-4, atol=1e-3)
+    check_sums("IQ4_NL", Executable(data, cpu, {"model": archive}).IQ4_NL(x))
 
 
 @pytest.mark.parametrize("rows", [1, 40])
@@ -272,19 +269,13 @@ def test_functions_share_packed_weights(cpu: Device, tmp_path: Path) -> None:
     texts = []
     for types in ([([1, DEPTH], np.float32)], [([20, DEPTH], np.float32)]):
         texts.append(str(program([table], types=types)))
-    body = re.search(r"func\.func @Q8_0.*?\n  }", texts[1], re.DOTALL)
-    assert body is not None
-    prompt = body.group().replace("@Q8_0", "@prompt")
-    rows = str(
-        program(
-            [table],
-            lambda row, w: w.unpack().planes["qs"][3:5],  # type: ignore[attr-defined]
-            [([1], np.float32)],
-        )
-    )
-    body = re.search(r"func\.func @Q8_0.*?\n  }", rows, re.DOTALL)
-    assert body is not None
-    looked_up = body.group().replace("@Q8_0", "@rows")
+
+    def rows_of(row: AnyArray, w: Any) -> AnyArray:
+        return w.unpack().planes["qs"][3:5]  # type: ignore[no-any-return]
+
+    texts.append(str(program([table], rows_of, [([1], np.float32)])))
+    bodies = [re.findall(r"func\.func @Q8_0.*?\n  }", text, re.DOTALL)[0] for text in texts]
+    prompt, looked_up = bodies[1].replace("@Q8_0", "@prompt"), bodies[2].replace("@Q8_0", "@rows")
     text = texts[0].rstrip().removesuffix("}") + prompt + "\n" + looked_up + "\n}"
     data, archive, _ = compiled(text, plain([table], tmp_path), tmp_path, activations="int8")
     entries = Archive(archive)
@@ -310,10 +301,7 @@ def test_command_line(tmp_path: Path) -> None:
     tool = Path(sys.executable).parent / "subquant"
     for command in commands:
         subprocess.run([tool, *command.split()], cwd=tmp_path, check=True, capture_output=True)
-    expected = WEIGHTS["Q4_K"].unpack().dequant().sum(1)
-    np.testing.assert_allclose(
-        np.load(tmp_path / "y.npy"), np.tile(expected, (3, 1)), rtol=1e-4, atol=1e-3
-    )
+    check_sums("Q4_K", np.load(tmp_path / "y.npy"))
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -354,9 +342,7 @@ def test_an_archive_of_another_program_is_not_loaded(cpu: Device, tmp_path: Path
     (tmp_path / "other").mkdir()
     executable, other, _ = compiled(program(tensors, doubled), weights, tmp_path / "other")
     x = np.ones((3, DEPTH), np.float32)
-    expected = np.tile(2 * WEIGHTS["Q5_0"].unpack().dequant().sum(1), (3, 1))
-    actual = Executable(executable, cpu, {"model": other}).Q5_0(x)
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-3)
+    check_sums("Q5_0", Executable(executable, cpu, {"model": other}).Q5_0(x), 2)
     data, _, _ = compiled(program(tensors), weights, tmp_path)
     with pytest.raises(ExecutionError, match=r"'Q5_0\.weight:qs_low@\S+', which is not"):
         Executable(data, cpu, {"model": other})

@@ -223,14 +223,14 @@ def test_no_temporary_folder_for_a_child(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_a_compiler_that_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "subquant.compiler.iree_driver.session_command", lambda: ["/no/iree-compile"]
-    )
-    with pytest.raises(EnvironmentProblem, match="'iree-compile' cannot be run: No such file"):
-        compile_to_bytes(PROGRAM)
-    monkeypatch.setattr("subquant.compiler.iree_driver.session_command", lambda: ["/bin/false"])
-    with pytest.raises(CompilerError, match="failed with status 1"):
-        compile_to_bytes(PROGRAM)
+    for path, error, message in (
+        ("/no/iree-compile", EnvironmentProblem, "'iree-compile' cannot be run: No such file"),
+        ("/bin/false", CompilerError, "failed with status 1"),
+    ):
+        command = [path]
+        monkeypatch.setattr("subquant.compiler.iree_driver.session_command", lambda c=command: c)
+        with pytest.raises(error, match=message):
+            compile_to_bytes(PROGRAM)
 
 
 # -- threads and forks -----------------------------------------------------------------------------
