@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -120,7 +120,8 @@ class Instance:
         return (*self.elements, *(self.results if self.op.quantized_results else ()))
 
 
-Rule = Callable[[Instance], str | None]
+Rule = Callable[[Instance], Iterator[str]]
+"""Yields the reasons why an operation breaks a constraint; a reason may rely on those before it."""
 
 
 @dataclass(frozen=True)

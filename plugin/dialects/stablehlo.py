@@ -33,14 +33,13 @@ from .quantized_ops import NO_FLOAT_FORM, Body, Category, Instance, QuantizedOp,
 from .stablehlo_rules import (
     add_rule,
     broadcast_rule,
+    cast_rule,
     compare_bodies,
     convolution_rule,
-    dequantize_rule,
     dot_general_rule,
     map_bodies,
     moved_axis,
     promotable,
-    quantize_rule,
     reduce_bodies,
     reduce_pair_bodies,
     reshape_rule,
@@ -122,9 +121,7 @@ def _broken_rules(instance: Instance) -> Iterator[str]:
     op = instance.op
     for value in (*instance.operands, *instance.results):
         if is_quantized(value.type):
-            reason = _why_not_admitted(value, instance)
-            if reason is not None:
-                yield reason
+            yield from _why_not_admitted(value, instance)
     for position in op.per_tensor_operands:
         if instance.operands[position].is_per_axis:
             yield (
@@ -132,12 +129,10 @@ def _broken_rules(instance: Instance) -> Iterator[str]:
                 f"{instance.operands[position]}"
             )
     for rule in op.rules:
-        reason = rule(instance)
-        if reason is not None:
-            yield reason
+        yield from rule(instance)
 
 
-def _why_not_admitted(value: Value, instance: Instance) -> str | None:
+def _why_not_admitted(value: Value, instance: Instance) -> Iterator[str]:
     """Check one quantized type (specification, "Types", and the operation's own table).
 
     Storage types are integers of 2, 4, 8, 16, 32 or 64 bits, expressed types are floats, and there
@@ -147,27 +142,28 @@ def _why_not_admitted(value: Value, instance: Instance) -> str | None:
     try:
         parameters = value.parameters
     except UnsupportedError as error:
-        return f"{value.name}: {error.message}"
+        yield f"{value.name}: {error.message}"
+        return
     if parameters is None or not isinstance(value.type, ir.RankedTensorType):
-        return f"{value.name} must be a ranked tensor, got {value.type}"
+        yield f"{value.name} must be a ranked tensor, got {value.type}"
+        return
     if parameters.granularity == "sub-channel":
-        return (
+        yield (
             f"{value.name} has a sub-channel type, which no StableHLO operation accepts; "
             "normalize-quant-types writes one that is per-axis or per-tensor as such"
         )
     if parameters.storage.width not in (2, 4, 8, 16, 32):
-        return f"{value.name} must have a storage type of 2, 4, 8, 16 or 32 bits, got {value}"
+        yield f"{value.name} must have a storage type of 2, 4, 8, 16 or 32 bits, got {value}"
     if value not in instance.carriers:
-        return f"{value.name} must not be quantized, got {value}"
+        yield f"{value.name} must not be quantized, got {value}"
     if value.axis is None:
-        return None
+        return
     if not instance.op.per_axis:
-        return f"{value.name} must be quantized per tensor, got {value}"
+        yield f"{value.name} must be quantized per tensor, got {value}"
     if value.axis >= value.type.rank:
-        return f"{value.name} must be quantized along one of its dimensions, got {value} (C12)"
+        yield f"{value.name} must be quantized along one of its dimensions, got {value} (C12)"
     if value.extent(value.axis) not in (None, len(parameters.scales)):
-        return f"{value.name} must have a scale for each index of its axis, got {value.type} (C13)"
-    return None
+        yield f"{value.name} must have a scale for each index of its axis, got {value.type} (C13)"
 
 
 # -- the table ------------------------------------------------------------------------------------
@@ -297,8 +293,8 @@ _ROWS = (
     _row("outfeed", "transfer", **_PER_AXIS, **_PREDICATE),
     _row("recv", "transfer", **_NO_OPERAND, **_PER_AXIS),
     _row("send", "transfer", **_PER_AXIS, **_PREDICATE),
-    _row("uniform_dequantize", "cast", dequantize_rule, **_PER_AXIS, **_PREDICATE),
-    _row("uniform_quantize", "cast", quantize_rule, **_PER_AXIS),
+    _row("uniform_dequantize", "cast", cast_rule("operand"), **_PER_AXIS, **_PREDICATE),
+    _row("uniform_quantize", "cast", cast_rule("result"), **_PER_AXIS),
 )
 
 OPERATIONS: dict[str, QuantizedOp] = {row.name: row for row in _ROWS}

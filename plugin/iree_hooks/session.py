@@ -76,16 +76,6 @@ def _replace_by_empty_modules(*names: str) -> None:
         sys.modules.setdefault(name, types.ModuleType(name))
 
 
-def _set_global_flags(flags: list[str], ctypes_dl: Any) -> None:
-    """Set the flags of IREE's compiler; a process has one set of them."""
-    with _GLOBAL_FLAGS_LOCK:
-        if not _GLOBAL_FLAGS:
-            unused = _UNUSED_PLUGINS_FOR_CPU if _CPU_FLAG in flags else _UNUSED_PLUGINS
-            plugins = [f"--iree-plugin=-{name}" for name in unused]
-            _GLOBAL_FLAGS[:] = ["iree-compile", *plugins, *flags]
-            ctypes_dl._initializeGlobalCL(*_GLOBAL_FLAGS)
-
-
 class _Session:
     """IREE's compiler with flags, for one module after the other."""
 
@@ -98,7 +88,13 @@ class _Session:
         _mlir.globals.dialect_search_modules = []  # no classes of operations
         self._api, self._ir = api, ir
         self._is_for_cpu = _CPU_FLAG in flags
-        _set_global_flags(flags, ctypes_dl)
+        # Set the flags of IREE's compiler; a process has one set of them.
+        with _GLOBAL_FLAGS_LOCK:
+            if not _GLOBAL_FLAGS:
+                unused = _UNUSED_PLUGINS_FOR_CPU if _CPU_FLAG in flags else _UNUSED_PLUGINS
+                plugins = [f"--iree-plugin=-{name}" for name in unused]
+                _GLOBAL_FLAGS[:] = ["iree-compile", *plugins, *flags]
+                ctypes_dl._initializeGlobalCL(*_GLOBAL_FLAGS)
         self._session = api.Session()
         # Functions of IREE's C interface that its Python interface lacks.
         self._compile_from, self._compile_to = (

@@ -162,7 +162,13 @@ class _Child:
             ended.output_tail = self._read_output()
             ended.status = self.close()
             raise ended
-        self._show_output(is_quiet)
+        # Move the output of the child, which waits for a request now, to standard error.
+        text = self._read_output()
+        if text:
+            os.ftruncate(self._output.fileno(), 0)
+            os.lseek(self._output.fileno(), 0, os.SEEK_SET)
+            if sys.stderr is not None and not is_quiet:
+                sys.stderr.write(text)
         if answer.get("last") or error is ended:
             self.close(kill=error is ended)
         if error is not None:
@@ -174,15 +180,6 @@ class _Child:
         start = max(os.fstat(handle).st_size - _MAX_OUTPUT_TAIL, 0)
         # `pread` does not move the position, which the child shares.
         return os.pread(handle, _MAX_OUTPUT_TAIL, start).decode(errors="replace")
-
-    def _show_output(self, is_quiet: bool) -> None:
-        """Move the output of the child, which waits for a request now, to standard error."""
-        text = self._read_output()
-        if text:
-            os.ftruncate(self._output.fileno(), 0)
-            os.lseek(self._output.fileno(), 0, os.SEEK_SET)
-            if sys.stderr is not None and not is_quiet:
-                sys.stderr.write(text)
 
     def close(self, kill: bool = False) -> int | None:
         """End the process, and return its exit status."""
