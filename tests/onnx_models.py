@@ -53,12 +53,9 @@ def end(name: str, described: Any) -> onnx.ValueInfoProto:
 
 
 def model(
-    nodes: Sequence[Any],
-    inputs: Mapping[str, Any],
-    outputs: Mapping[str, Any],
-    constants: Mapping[str, Any],
-    opset: int = OPSET,
-) -> onnx.ModelProto:
+    nodes: Sequence[Any], inputs: Mapping[str, Any], outputs: Mapping[str, Any],
+    constants: Mapping[str, Any], opset: int = OPSET,
+) -> onnx.ModelProto:  # fmt: skip
     """A model, whose inputs and outputs are described as those of `end`."""
     tensors = []
     for name, value in constants.items():

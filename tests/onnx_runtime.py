@@ -26,14 +26,10 @@ def reals(rng: Rng, *shape: int) -> Array:
 
 
 def written(
-    operator: str,
-    feeds: Mapping[str, Any],
-    constants: Mapping[str, Any] | None = None,
-    outputs: int | Sequence[int] = 1,
-    opset: int = OPSET,
-    output_dtypes: Mapping[int, Any] | None = None,
-    **attributes: Any,
-) -> Written:
+    operator: str, feeds: Mapping[str, Any], constants: Mapping[str, Any] | None = None,
+    outputs: int | Sequence[int] = 1, opset: int = OPSET,
+    output_dtypes: Mapping[int, Any] | None = None, **attributes: Any,
+) -> Written:  # fmt: skip
     """A model of one node, and its arguments.
 
     ``i3`` is input 3 of the node, among `feeds` and `constants`. `outputs` is a number of outputs,

@@ -62,13 +62,9 @@ class Case:
 
 
 def case(
-    operator: str,
-    inputs: Sequence[Any],
-    constants: Sequence[int] = (),
-    outputs: int = 1,
-    opset: int = 21,
-    **attributes: Any,
-) -> Case:
+    operator: str, inputs: Sequence[Any], constants: Sequence[int] = (), outputs: int = 1,
+    opset: int = 21, **attributes: Any,
+) -> Case:  # fmt: skip
     """A case of one node; inputs of None are absent, those numbered in `constants` constant."""
     names = ["" if value is None else f"x{n}" for n, value in enumerate(inputs)]
     arguments = {f"x{n}": np.asarray(each) for n, each in enumerate(inputs) if each is not None}

@@ -73,13 +73,9 @@ def test_shares_of_a_run(fuzz: Any) -> None:
     ],
 )
 def test_what_a_failure_is(
-    fuzz: Any,
-    arguments: list[str],
-    wrong: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    fuzz: Any, arguments: list[str], wrong: str | None, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     import subquant.cli
 
     real = subquant.cli.main

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,13 @@ def _checkpoint(
 
 def _read(path: Path) -> dict[str, InferenceTensor]:
     return read_huggingface(path)[1]
+
+
+def _refuse(folder: Path, file: str, error: type[SubquantError], message: str) -> None:
+    """A checkpoint is refused by an error that names a file."""
+    with pytest.raises(error, match=message) as caught:
+        read_huggingface(folder)
+    assert str(caught.value).startswith(str(folder / file))
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -182,9 +190,7 @@ def test_wrong_json_is_a_located_error(
 ) -> None:
     _shards(tmp_path)
     (tmp_path / file).write_bytes(text.encode() if isinstance(text, str) else text)
-    with pytest.raises(InputError, match=expected) as caught:
-        read_huggingface(tmp_path)
-    assert str(caught.value).startswith(str(tmp_path / file))
+    _refuse(tmp_path, file, InputError, expected)
 
 
 def test_folders_without_one_model_are_errors(tmp_path: Path) -> None:
@@ -451,9 +457,7 @@ def test_other_quantizations_are_errors(
     tmp_path: Path, config: Any, error: type[SubquantError], expected: str
 ) -> None:
     _checkpoint(tmp_path, {"w": np.zeros(1)}, {"quantization_config": config})
-    with pytest.raises(error, match=expected) as caught:
-        read_huggingface(tmp_path)
-    assert str(caught.value).startswith(f"{tmp_path / 'config.json'}: error: ")
+    _refuse(tmp_path, "config.json: error: ", error, expected)
 
 
 _I4 = np.zeros((4, 8), np.int32)
@@ -487,9 +491,7 @@ def test_packed_weights_that_do_not_fit_are_errors(
     arrays, *_ = _layer("gptq", 9, 32, 8, 32)
     arrays = {k: np.ascontiguousarray(v) for k, v in (arrays | change).items() if v is not None}
     _checkpoint(tmp_path, arrays, {"quantization_config": _GPTQ})
-    with pytest.raises(error, match=expected) as caught:
-        read_huggingface(tmp_path)
-    assert str(caught.value).startswith(f"{tmp_path / 'model.safetensors'}: error: ")
+    _refuse(tmp_path, "model.safetensors: error: ", error, expected)
 
 
 _SHAPES = st.lists(st.sampled_from([0, 1, 2, 4, 7, 8, 16, 32]), max_size=3)
@@ -589,9 +591,8 @@ def test_a_key_of_the_quantization_that_is_not_known_is_named(
     config = {**_CONFIGS[method], **change}
     if method == "awq" and not {"format", "sym", "desc_act"}.isdisjoint(change):
         pytest.skip("a key of GPTQ")
-    with pytest.raises(SubquantError, match=message.replace("(", r"\(")) as caught:
-        _packed_tensor(tmp_path, arrays, config)
-    assert str(caught.value).startswith(f"{tmp_path / 'config.json'}: error: ")
+    _checkpoint(tmp_path, arrays, {"quantization_config": config})
+    _refuse(tmp_path, "config.json: error: ", SubquantError, re.escape(message))
 
 
 def test_keys_that_tools_write_are_accepted(tmp_path: Path) -> None:

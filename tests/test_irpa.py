@@ -58,15 +58,10 @@ def splat_entry(
 
 
 def archive(
-    *entries: bytes,
-    count: int | None = None,
-    magic: bytes = b"IRPA",
-    version: tuple[int, int] = (0, 0),
-    size: int = 88,
-    following: int = 0,
-    metadata: bytes = METADATA,
-    segments: dict[str, tuple[int, int]] | None = None,
-) -> bytes:
+    *entries: bytes, count: int | None = None, magic: bytes = b"IRPA",
+    version: tuple[int, int] = (0, 0), size: int = 88, following: int = 0,
+    metadata: bytes = METADATA, segments: dict[str, tuple[int, int]] | None = None,
+) -> bytes:  # fmt: skip
     """Return an archive with its tables first, as IREE writes it, or with a chosen error."""
     table = b"".join(entry + bytes(-len(entry) % 16) for entry in entries)
     at = 96 + len(table)

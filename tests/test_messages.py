@@ -63,9 +63,8 @@ def test_a_similar_name_is_proposed() -> None:
     assert expected_name("sce", known) == "did you mean 'cse'?"
     assert expected_name("none", known) == "expected one of: Canonicalize, cse, inline"
     assert expected_name("", [], "a name among") == "expected a name among: none"
-    assert (
-        expected_name("x" * 100_000, ["x" * 90]) == f"did you mean '{'x' * 80}...' (90 characters)?"
-    )
+    shortened = f"did you mean '{'x' * 80}...' (90 characters)?"
+    assert expected_name("x" * 100_000, ["x" * 90]) == shortened
 
 
 @pytest.mark.parametrize(
@@ -356,9 +355,8 @@ def test_a_named_cpu_records_its_features() -> None:
     recorded = recorded_features(CompileOptions(target_cpu="haswell")).split(",")
     assert {"avx2", "fma", "bmi2", "f16c"} <= set(recorded)
     assert not any(name.startswith("avx512") for name in recorded)
-    with pytest.raises(
-        UsageError, match="LLVM knows no CPU 'hasswell' of x86_64; did you mean 'has"
-    ):
+    message = "LLVM knows no CPU 'hasswell' of x86_64; did you mean 'has"
+    with pytest.raises(UsageError, match=message):
         recorded_features(CompileOptions(target_cpu="hasswell"))
 
 

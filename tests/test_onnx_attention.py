@@ -170,43 +170,44 @@ def quantized_attention(
 
 
 LEFT_PADDED = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
-CAUSAL = {"unidirectional": 1}
+CAUSAL: dict[str, Any] = {"unidirectional": 1}
 OTHERS: dict[str, Callable[[Rng], Written]] = {
-    "MultiHeadAttention-ends": functools.partial(multi_head, mask=np.array([4, 6])),
-    "MultiHeadAttention-causal": functools.partial(multi_head, **CAUSAL),
-    "MultiHeadAttention-mask": functools.partial(
-        multi_head, mask=np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]), added=(2, 1), **CAUSAL
-    ),
-    "MultiHeadAttention-mask-of-rows": functools.partial(
-        multi_head, length=5, mask=np.tril(np.ones((2, 5, 6), int)), bias=True
-    ),
-    "MultiHeadAttention-crossed": functools.partial(multi_head, crossed=True),
-    "MultiHeadAttention-past": functools.partial(multi_head, past=3, bias=True, outputs=3),
-    "MultiHeadAttention-past-causal": functools.partial(
-        multi_head, past=3, outputs=3, mask=np.array([[1] * 9, [0] * 4 + [1] * 5]), **CAUSAL
-    ),
-    "MultiHeadAttention-step": functools.partial(
-        multi_head, past=3, length=1, added=(2, 1), outputs=3
-    ),
-    "MultiHeadAttention-present": functools.partial(multi_head, outputs=3, scale=0.3),
-    "MultiHeadAttention-scores": functools.partial(multi_head, outputs=[0, 1, 2, 3], past=2),
-    "Attention-ends": functools.partial(attention, mask=np.array([3, 5])),
-    "Attention-bounds": functools.partial(attention, mask=np.array([3, 5, 1, 0])),
-    "Attention-mask-of-rows": functools.partial(attention, mask=np.tril(np.ones((2, 5, 5), int))),
-    "Attention-padded-causal": functools.partial(attention, mask=LEFT_PADDED, **CAUSAL),
-    "Attention-filler": functools.partial(attention, mask=LEFT_PADDED, mask_filter_value=-2.0),
-    "Attention-past": functools.partial(attention, past=3, outputs=2, **CAUSAL),
-    "Attention-past-mask": functools.partial(
-        attention, past=3, outputs=2, mask=np.array([[0] * 2 + [1] * 6, [1] * 8])
-    ),
-    "Attention-filler-alone": functools.partial(attention, mask_filter_value=-2.0),
-    "Attention-present": functools.partial(attention, outputs=2),
-    "Attention-sizes": functools.partial(attention, sizes=[8, 8, 12], scale=0.4),
-    "QAttention-past": functools.partial(quantized_attention, past=3, outputs=2, **CAUSAL),
-    "QAttention-past-mask": functools.partial(
-        quantized_attention, past=2, mask=np.array([[0] + [1] * 6, [1] * 7]), outputs=2, **CAUSAL
-    ),
-}
+    f"{operator}-{name}": functools.partial(make, **options)
+    for operator, make, cases in (
+        ("MultiHeadAttention", multi_head, {
+            "ends": {"mask": np.array([4, 6])},
+            "causal": CAUSAL,
+            "mask": CAUSAL | {"mask": np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]),
+                              "added": (2, 1)},
+            "mask-of-rows": {"length": 5, "mask": np.tril(np.ones((2, 5, 6), int)), "bias": True},
+            "crossed": {"crossed": True},
+            "past": {"past": 3, "bias": True, "outputs": 3},
+            "past-causal": CAUSAL | {"past": 3, "outputs": 3,
+                                     "mask": np.array([[1] * 9, [0] * 4 + [1] * 5])},
+            "step": {"past": 3, "length": 1, "added": (2, 1), "outputs": 3},
+            "present": {"outputs": 3, "scale": 0.3},
+            "scores": {"outputs": [0, 1, 2, 3], "past": 2},
+        }),
+        ("Attention", attention, {
+            "ends": {"mask": np.array([3, 5])},
+            "bounds": {"mask": np.array([3, 5, 1, 0])},
+            "mask-of-rows": {"mask": np.tril(np.ones((2, 5, 5), int))},
+            "padded-causal": CAUSAL | {"mask": LEFT_PADDED},
+            "filler": {"mask": LEFT_PADDED, "mask_filter_value": -2.0},
+            "past": CAUSAL | {"past": 3, "outputs": 2},
+            "past-mask": {"past": 3, "outputs": 2, "mask": np.array([[0] * 2 + [1] * 6, [1] * 8])},
+            "filler-alone": {"mask_filter_value": -2.0},
+            "present": {"outputs": 2},
+            "sizes": {"sizes": [8, 8, 12], "scale": 0.4},
+        }),
+        ("QAttention", quantized_attention, {
+            "past": CAUSAL | {"past": 3, "outputs": 2},
+            "past-mask": CAUSAL | {"past": 2, "outputs": 2,
+                                   "mask": np.array([[0] + [1] * 6, [1] * 7])},
+        }),
+    )
+    for name, options in cases.items()
+}  # fmt: skip
 
 
 def of_onnx(
@@ -257,13 +258,9 @@ SPECIFIED: dict[str, Callable[[Rng], Written]] = {
 
 
 def rotary(
-    rng: Rng,
-    *,
-    flat: bool = False,
-    positions: bool = True,
-    rotated_size: int = 0,
+    rng: Rng, *, flat: bool = False, positions: bool = True, rotated_size: int = 0,
     **attributes: Any,
-) -> Written:
+) -> Written:  # fmt: skip
     x = reals(rng, 2, 3, 5, 8)
     if flat:
         x, attributes = x.transpose(0, 2, 1, 3).reshape(2, 5, 24), attributes | {"num_heads": 3}

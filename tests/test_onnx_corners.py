@@ -27,13 +27,9 @@ INT64 = np.iinfo(np.int64)
 
 
 def one_node(
-    operator: str,
-    inputs: list[Array | None],
-    expected: Array | None = None,
-    opset: int = 21,
-    constants: tuple[int, ...] = (),
-    **attributes: Any,
-) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    operator: str, inputs: list[Array | None], expected: Array | None = None, opset: int = 21,
+    constants: tuple[int, ...] = (), **attributes: Any,
+) -> tuple[onnx.ModelProto, dict[str, Array]]:  # fmt: skip
     """Return a model of one node, and its arguments; a result has the type of `expected`."""
     names = ["" if each is None else f"x{n}" for n, each in enumerate(inputs)]
     arrays = {name: each for name, each in zip(names, inputs, strict=True) if each is not None}

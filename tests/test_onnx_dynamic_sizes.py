@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -21,12 +21,9 @@ Array = np.ndarray[Any, Any]
 
 
 def whole(
-    nodes: Sequence[Any],
-    inputs: Mapping[str, Array],
-    outputs: Mapping[str, str],
-    constants: Mapping[str, Any] | None = None,
-    opset: int = OPSET,
-) -> onnx.ModelProto:
+    nodes: Sequence[Any], inputs: Mapping[str, Array], outputs: Mapping[str, str],
+    constants: Mapping[str, Any] | None = None, opset: int = OPSET,
+) -> onnx.ModelProto:  # fmt: skip
     """A model whose results have no declared shapes."""
     for number, each in enumerate(nodes):
         each.name = f"the {each.op_type} {number}"
@@ -173,14 +170,15 @@ FOLLOWING_TYPES = dict.fromkeys(
 ) | {"is_great": "BOOL", "quantized": "UINT8"}  # fmt: skip
 
 
-def following(x: Array, mask: Array) -> tuple[onnx.ModelProto, dict[str, Array]]:
+def following(x: Array, mask: Array, *removed: str) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model of `FOLLOWING`."""
     inputs = {"x": x, "mask": mask}
     constants = {
         name: np.asarray(value, np.int64) if isinstance(value, list) else np.asarray(value)
         for name, value in FOLLOWING_CONSTANTS.items()
     }
-    return whole(FOLLOWING, inputs, FOLLOWING_TYPES, constants), inputs
+    nodes, types = without(FOLLOWING, FOLLOWING_TYPES, removed)
+    return whole(nodes, inputs, types, constants), inputs
 
 
 X = np.random.default_rng(5).normal(size=(3, 4)).astype(np.float32) * 3
@@ -194,12 +192,17 @@ def test_operators_keep_the_number_of_rows(device_or_none: Device | None, share:
 
 
 def test_operators_keep_zero_rows(cpu: Device) -> None:
-    proto, inputs = following(X, np.zeros((3, 4), np.int32))
-    for output in [n for n in proto.graph.output if n.name == "whole_greatest"]:
-        proto.graph.output.remove(output)  # of no elements, which ONNX Runtime refuses
-    for each in [n for n in proto.graph.node if "whole_greatest" in n.output]:
-        proto.graph.node.remove(each)
+    # ONNX Runtime refuses the greatest of no elements.
+    proto, inputs = following(X, np.zeros((3, 4), np.int32), "whole_greatest")
     check(proto, inputs, cpu, tolerance=1e-5)
+
+
+def without(
+    nodes: Sequence[Any], types: Mapping[str, str], names: Collection[str]
+) -> tuple[list[Any], dict[str, str]]:
+    """The nodes and types of results but for some results."""
+    retained = {name: type_ for name, type_ in types.items() if name not in names}
+    return [each for each in nodes if not set(names) & set(each.output)], retained
 
 
 def test_operators_keep_the_number_of_rows_on_vulkan(vulkan: Device) -> None:
@@ -358,11 +361,9 @@ def test_operators_on_two_tensors_with_the_same_rows(cpu: Device, share: float) 
         "two": np.ones(2, np.float32), "one": np.array([1]), "three": np.array([3]),
         "zero": np.array([0]), "first": np.array([0]), "same_and_rest": np.array([0, -1]),
     }  # fmt: skip
-    types = dict(TWICE_TYPES)
-    if not share:  # ONNX Runtime refuses to reshape nothing to -1
-        del types["flat_slices"]
-    used = [each for each in TWICE if not set(each.output) & (set(TWICE_TYPES) - set(types))]
-    check(whole(used, inputs, types, constants), inputs, cpu, tolerance=1e-5)
+    # ONNX Runtime refuses to reshape nothing to -1.
+    nodes, types = without(TWICE, TWICE_TYPES, () if share else ("flat_slices",))
+    check(whole(nodes, inputs, types, constants), inputs, cpu, tolerance=1e-5)
 
 
 SHAPED = [
@@ -410,11 +411,8 @@ def test_shapes_are_computed_from_a_count(cpu: Device, share: float) -> None:
         "zero": np.array([0]), "one": np.array([1]), "two": np.array([2]), "six": np.array([6]),
         "minus_one": np.array([-1]), "scalar_zero": np.array(0), "scalar_one": np.array(1),
     }  # fmt: skip
-    types, nodes = dict(SHAPED_TYPES), list(SHAPED)
-    if not share:  # ONNX Runtime refuses to reshape nothing to -1
-        removed = {"flat", "same", "sum"}
-        types = {name: type_ for name, type_ in types.items() if name not in removed}
-        nodes = [each for each in nodes if not removed & set(each.output)]
+    # ONNX Runtime refuses to reshape nothing to -1.
+    nodes, types = without(SHAPED, SHAPED_TYPES, () if share else ("flat", "same", "sum"))
     check(whole(nodes, inputs, types, constants), inputs, cpu)
 
 

@@ -46,13 +46,9 @@ AFTER = [
 
 
 def looping(
-    iterations: str,
-    condition: str,
-    outputs: dict[str, tuple[str, list[int]]],
-    limit: float = 3,
-    most: int | None = 6,
-    count: int = 4,
-) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    iterations: str, condition: str, outputs: dict[str, tuple[str, list[int]]], limit: float = 3,
+    most: int | None = 6, count: int = 4,
+) -> tuple[onnx.ModelProto, dict[str, Array]]:  # fmt: skip
     """A loop that adds ``x`` until the total is not below a limit, and results behind it."""
     nodes = [node("Identity", ["number"], ["number_out"])]
     graph = body([*(helper_copy(each) for each in STEP), *nodes], outputs)

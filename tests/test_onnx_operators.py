@@ -144,12 +144,9 @@ def between(operator: str, rng: Rng, **attributes: Any) -> onnx.ModelProto:
 
 
 def chain(
-    operators: list[tuple[str, list[Any], dict[str, Any]]],
-    rng: Rng,
-    shape: tuple[int, ...] | None = None,
-    *,
-    negative: bool = False,
-) -> onnx.ModelProto:
+    operators: list[tuple[str, list[Any], dict[str, Any]]], rng: Rng,
+    shape: tuple[int, ...] | None = None, *, negative: bool = False,
+) -> onnx.ModelProto:  # fmt: skip
     """Operators one after the other, of dequantized images, whose result is quantized."""
     p = Parameters(rng)
     first = p.add(-p.constants[p.scale()]) if negative else p.scale()
@@ -240,43 +237,32 @@ def qlinear_mean(
 
 WINDOWS = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
 LARGER = np.float32([1, 1, 2, 3])
+ALONE: dict[str, tuple[list[Any], dict[str, Any], tuple[int, ...]]] = {
+    "Clip": ([np.float32(-0.7), np.float32(0.93)], {}, IMAGES),
+    "LeakyRelu": ([], {"alpha": 0.13}, IMAGES),
+    "LeakyRelu-0": ([], {"alpha": 0.0}, IMAGES),
+    "AveragePool": ([], WINDOWS, (2, 4, 4, 6)),
+    "AveragePool-padding": ([], WINDOWS | {"count_include_pad": 1}, (2, 4, 4, 6)),
+    "AveragePool-ceil": ([], {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1},
+                         (2, 4, 4, 3)),
+    "MaxPool-ceil": ([], {"kernel_shape": [3, 3], "strides": [3, 2], "ceil_mode": 1},
+                     (2, 4, 3, 3)),
+    "MaxPool-dilated": ([], {"kernel_shape": [2, 3], "dilations": [3, 2]}, (2, 4, 4, 2)),
+    "ReduceMean": ([np.array([1, -1])], {"keepdims": 0}, (2, 7)),
+    "Pad": ([np.array([1, 2, 0, 1]), None, np.array([2, 3])], {}, (2, 4, 8, 9)),
+    "Pad-edge": ([np.array([0, 0, 1, 2, 0, 0, 0, 1])], {"mode": "edge"}, (2, 4, 8, 9)),
+    "Resize": ([None, LARGER], {"mode": "nearest"}, (2, 4, 14, 18)),
+    "DepthToSpace": ([], {"blocksize": 2}, (2, 1, 14, 12)),
+    "Tile": ([np.array([1, 2, 1, 1])], {}, (2, 8, 7, 6)),
+}  # fmt: skip
+"""Operators of one operand: further inputs, attributes, and the shape of the result."""
 CHAINS: dict[str, Callable[[Rng], onnx.ModelProto]] = {
-    "Clip": lambda rng: chain([("Clip", [np.float32(-0.7), np.float32(0.93)], {})], rng),
-    "LeakyRelu": lambda rng: chain([("LeakyRelu", [], {"alpha": 0.13})], rng),
-    "LeakyRelu-0": lambda rng: chain([("LeakyRelu", [], {"alpha": 0.0})], rng),
+    **{
+        name: functools.partial(chain, [(name.partition("-")[0], inputs, attributes)], shape=shape)
+        for name, (inputs, attributes, shape) in ALONE.items()
+    },
     "Neg": lambda rng: chain([("Neg", [], {}), ("Relu", [], {})], rng),
     "Relu-negative-scale": lambda rng: chain([("Relu", [], {})], rng, negative=True),
-    "AveragePool": lambda rng: chain([("AveragePool", [], WINDOWS)], rng, (2, 4, 4, 6)),
-    "AveragePool-padding": lambda rng: chain(
-        [("AveragePool", [], WINDOWS | {"count_include_pad": 1})], rng, (2, 4, 4, 6)
-    ),
-    "AveragePool-ceil": lambda rng: chain(
-        [("AveragePool", [], {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1})],
-        rng, (2, 4, 4, 3),
-    ),
-    "MaxPool-ceil": lambda rng: chain(
-        [("MaxPool", [], {"kernel_shape": [3, 3], "strides": [3, 2], "ceil_mode": 1})],
-        rng, (2, 4, 3, 3),
-    ),
-    "MaxPool-dilated": lambda rng: chain(
-        [("MaxPool", [], {"kernel_shape": [2, 3], "dilations": [3, 2]})], rng, (2, 4, 4, 2)
-    ),
-    "ReduceMean": lambda rng: chain(
-        [("ReduceMean", [np.array([1, -1])], {"keepdims": 0})], rng, (2, 7)
-    ),
-    "Pad": lambda rng: chain(
-        [("Pad", [np.array([1, 2, 0, 1]), None, np.array([2, 3])], {})], rng, (2, 4, 8, 9)
-    ),
-    "Pad-edge": lambda rng: chain(
-        [("Pad", [np.array([0, 0, 1, 2, 0, 0, 0, 1])], {"mode": "edge"})], rng, (2, 4, 8, 9)
-    ),
-    "Resize": lambda rng: chain(
-        [("Resize", [None, LARGER], {"mode": "nearest"})], rng, (2, 4, 14, 18)
-    ),
-    "DepthToSpace": lambda rng: chain(
-        [("DepthToSpace", [], {"blocksize": 2})], rng, (2, 1, 14, 12)
-    ),
-    "Tile": lambda rng: chain([("Tile", [np.array([1, 2, 1, 1])], {})], rng, (2, 8, 7, 6)),
     "of-sums": of_sums,
     "padded-by-two": padded_by_two,
     "Add-spread": functools.partial(spread_operands, "Add"),

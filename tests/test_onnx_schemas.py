@@ -19,12 +19,9 @@ F32, U8 = np.float32, np.uint8
 
 
 def of(
-    operator: str,
-    inputs: tuple[tuple[str, tuple[int, ...]], ...],
-    outputs: int = 1,
-    opset: int = 23,
-    **attributes: Any,
-) -> onnx.ModelProto:
+    operator: str, inputs: tuple[tuple[str, tuple[int, ...]], ...], outputs: int = 1,
+    opset: int = 23, **attributes: Any,
+) -> onnx.ModelProto:  # fmt: skip
     """A model of one node whose inputs are arguments; its results have no stated shape."""
     names = [f"i{n}" if type_ else "" for n, (type_, _) in enumerate(inputs)]
     results = [f"o{n}" for n in range(outputs)]
