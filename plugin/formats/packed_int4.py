@@ -22,10 +22,6 @@ consecutive, and a permuted weight would need permuted inputs, of which its user
 order of the groups other than ascending is fine, and a g_idx that is all zero says nothing, as for
 the loaders of the files.
 
-A tensor below a packed layer's name that is neither one of the four nor its bias refuses the
-checkpoint; so do zero points other than 8 where the configuration says symmetric (``sym``), which
-are stored in the other way.
-
 Sources: AutoGPTQ 0.7 (``QuantLinear.pack``), GPTQModel (``convert_gptq_v2_to_v1_format``), AutoAWQ
 0.2 (``WQLinear_GEMM.from_linear``).
 """
@@ -69,8 +65,8 @@ def read_packed_int4(
     Raises:
         InputError: an array is missing, shapes do not fit, no weight is packed, or zero points
             contradict the configuration.
-        UnsupportedError: groups that are not consecutive, or an array that belongs to a packed
-            layer and is not known.
+        UnsupportedError: groups that are not consecutive, or an array below the name of a packed
+            layer that is neither one of its parts nor its bias.
     """
     location = Place(file)
     record = ReadRecord(location)

@@ -113,6 +113,13 @@ class QuantizedLayout(ABC):
                 f"expected {' or '.join(dtypes)}"
             )
 
+    def expect_boolean(self, key: str, default: bool | None = None) -> bool:
+        """Return a boolean of the metadata; raise an InputError if it is none."""
+        flag = self.metadata.get(key, default)
+        if not isinstance(flag, bool):
+            raise InputError(f"'{key}' of {self.name} must be true or false, got {flag!r}")
+        return flag
+
     def compute_dtype(self) -> np.dtype[Any]:
         """float64 if a plane is, else float32."""
         wide = any(np.dtype(plane.dtype) == np.float64 for plane in self.planes.values())

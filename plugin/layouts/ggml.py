@@ -214,10 +214,6 @@ def _q5_1(blocks: Array) -> dict[str, Array]:
     return {"d": blocks["d"], "m": blocks["m"], **planes}
 
 
-def _q8_0(blocks: Array) -> dict[str, Array]:
-    return {"d": blocks["d"], "qs": blocks["qs"]}
-
-
 def _iq4_xs(blocks: Array) -> dict[str, Array]:
     # 8 scales of 6 bits: 4 bytes with the low 4 bits of two each, 2 with the high 2 of four.
     low, high = _elements(blocks["scales_l"], 4, 1), _elements(blocks["scales_h"], 2, 1)
@@ -268,10 +264,6 @@ def _tq1_0(blocks: Array) -> dict[str, Array]:
     first, second = blocks["qs"][:, :32], blocks["qs"][:, 32:]
     trits = [_trits(first, 32, 5), _trits(second, 16, 5), _trits(blocks["qh"], 4, 4)]
     return _ternary(blocks, np.concatenate(trits, axis=1))
-
-
-def _tq2_0(blocks: Array) -> dict[str, Array]:
-    return _ternary(blocks, _elements(blocks["qs"], 2, 32))
 
 
 def _signed_table(name: str) -> list[int]:
@@ -426,7 +418,8 @@ BLOCK_TYPES: dict[str, GgmlBlockType] = {
         32, "d:<f2 m:<f2 qh:4u1 qs:16u1", BlockScaledPackedLayout, _q5_1,
         {"bits": 5, "signed": False},
     ),
-    "Q8_0": _type(32, "d:<f2 qs:32i1", BlockScaledLayout, _q8_0, in_place=True),
+    "Q8_0": _type(32, "d:<f2 qs:32i1", BlockScaledLayout, lambda b: {"d": b["d"], "qs": b["qs"]},
+                  in_place=True),
     "Q2_K": _type(
         256, "scales:16u1 qs:64u1 d:<f2 dmin:<f2", SuperBlockOffsetScaled_2_4_Layout, _q2_k
     ),
@@ -452,7 +445,8 @@ BLOCK_TYPES: dict[str, GgmlBlockType] = {
         layout_blocks=4,
     ),
     "TQ1_0": _type(256, "qs:48u1 qh:4u1 d:<f2", BlockScaledPackedLayout, _tq1_0, _TERNARY),
-    "TQ2_0": _type(256, "qs:64u1 d:<f2", BlockScaledPackedLayout, _tq2_0, _TERNARY),
+    "TQ2_0": _type(256, "qs:64u1 d:<f2", BlockScaledPackedLayout,
+                   lambda b: _ternary(b, _elements(b["qs"], 2, 32)), _TERNARY),
     **{
         name: _type(256, fields, SuperBlockLookupScaled_4_6_Layout, planes, {"table": table})
         for name, fields, planes, table in (

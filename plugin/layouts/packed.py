@@ -57,12 +57,10 @@ class BlockScaledPackedLayout(BlockScaledLayout):
 
     def check(self) -> None:
         """Check the metadata, and the blocks of the last axis."""
-        bits, signed = self.metadata.get("bits"), self.metadata.get("signed")
+        bits = self.metadata.get("bits")
         if bits not in _WIDTHS or type(bits) is not int:
             raise InputError(f"'bits' of {self.name} must be 2, 3, 5 or 6, got {bits!r}")
-        if not isinstance(signed, bool):
-            raise InputError(f"'signed' of {self.name} must be true or false, got {signed!r}")
-        zero = self.metadata.get("zero")
+        signed, zero = self.expect_boolean("signed"), self.metadata.get("zero")
         if zero is not None and not (signed and type(zero) is int and 0 < zero < 2**bits):
             raise InputError(
                 f"'zero' of {self.name} must be an integer from 1 to {2**bits - 1}, with 'signed' "

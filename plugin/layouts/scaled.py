@@ -194,11 +194,9 @@ class BlockAffineLayout(BlockLayout):
         self._check_storage()
 
     def _check_storage(self) -> None:
-        packed, names = self.metadata.get("packed", False), [n for n in self.planes if n[0] == "q"]
-        if not isinstance(packed, bool):
-            raise InputError(f"'packed' of {self.name} must be true or false, got {packed!r}")
+        names = [name for name in self.planes if name[0] == "q"]
         expected: dict[str, tuple[int, ...]] = {"qs": self.shape}
-        if packed:
+        if packed := self.expect_boolean("packed", False):
             bits = PLANE_BITS.get(self.storage.width)
             shapes = None if bits is None else plane_shapes(self.shape, bits)
             if shapes is None:
@@ -379,9 +377,7 @@ class BlockScaledI4Layout(BlockScaledLayout):
     def check(self) -> None:
         """Check the blocks of the last axis, and the metadata."""
         super().check()
-        flag = self.metadata.get("signed")
-        if not isinstance(flag, bool):
-            raise InputError(f"'signed' of {self.name} must be true or false, got {flag!r}")
+        self.expect_boolean("signed")
 
     @property
     def storage(self) -> StorageType:

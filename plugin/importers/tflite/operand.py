@@ -30,11 +30,6 @@ class ComplexValue:
     imaginary: AnyArray
 
     @property
-    def components(self) -> tuple[AnyArray, AnyArray]:
-        """The real and the imaginary component."""
-        return self.real, self.imaginary
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of both components."""
         return tuple(self.real.shape)

@@ -25,7 +25,6 @@ from ..arithmetic.requantization import (
     rounding_right_shift,
 )
 from ..call import Call, importer
-from ..operand import Operand
 
 
 def _unquantized_operands(call: Call) -> tuple[AnyArray, AnyArray]:
@@ -134,7 +133,7 @@ def add(call: Call) -> AnyArray:
     is_int16 = call.output.type == "INT16"
     exponents = [checked_log2(scale) for scale in (*scales, target.scale)]
     if is_int16 and getattr(call.options, "pot_scale_int16", True) and None not in exponents:
-        return _add_powers_of_two(call, left, right, [e for e in exponents if e is not None])
+        return _add_powers_of_two(call, [e for e in exponents if e is not None])
     bits = 15 if is_int16 else 20
     twice = np.float64(np.float32(2) * max(scales))
     terms = _rescaled_operands(call, bits, twice, I64)
@@ -143,9 +142,7 @@ def add(call: Call) -> AnyArray:
     return call.to_storage(rescale(total, factor))
 
 
-def _add_powers_of_two(
-    call: Call, left: Operand, right: Operand, exponents: Sequence[int]
-) -> AnyArray:
+def _add_powers_of_two(call: Call, exponents: Sequence[int]) -> AnyArray:
     """Add int16 operands whose scales are powers of two: one is shifted to the result's scale."""
     shifts = [exponents[2] - exponent for exponent in exponents[:2]]
     if 0 not in shifts or min(shifts) < 0:
@@ -154,8 +151,8 @@ def _add_powers_of_two(
             f"2**{exponents[2]}; expected one of them to be that, and none to be greater"
         )
     x, y = (
-        rounding_right_shift(convert(operand.value, I32), shift)
-        for operand, shift in zip((left, right), shifts, strict=True)
+        rounding_right_shift(convert(call.input(index).value, I32), shift)
+        for index, shift in enumerate(shifts)
     )
     return call.to_storage(x + y if call.operator.name == "ADD" else x - y)
 

@@ -35,14 +35,14 @@ def compute_by_component(call: Call, compute: Callable[[Call], list[AnyArray]]) 
     if call.operator.name not in MOVED_INPUTS:
         raise call.error("does not support complex operands", UnsupportedError)
 
-    def component(operand: Operand | None, number: int) -> Operand | None:
+    def component(operand: Operand | None, name: str) -> Operand | None:
         if operand is None or not isinstance(operand.value, ComplexValue):
             return operand
-        return replace(operand, value=operand.value.components[number])
+        return replace(operand, value=getattr(operand.value, name))
 
     real, imaginary = (
-        compute(replace(call, inputs=[component(each, number) for each in call.inputs]))
-        for number in range(2)
+        compute(replace(call, inputs=[component(each, name) for each in call.inputs]))
+        for name in ("real", "imaginary")
     )
     return [ComplexValue(*pair) for pair in zip(real, imaginary, strict=True)]
 

@@ -86,16 +86,11 @@ def _run(
     return results if targets is None else _transfer_all(call, results, outputs, targets)
 
 
-@importer("CALL")
+@importer("CALL", "STABLEHLO_COMPOSITE")
 def call_subgraph(call: Call) -> list[AnyArray]:
-    """Import CALL."""
-    return _run(call, call.options.subgraph, *_operands(call), call.operator.outputs)
-
-
-@importer("STABLEHLO_COMPOSITE")
-def composite(call: Call) -> list[AnyArray]:
-    """Import STABLEHLO_COMPOSITE: the subgraph that decomposes it."""
-    index = call.options.decomposition_subgraph_index
+    """Import CALL, and STABLEHLO_COMPOSITE as the subgraph that decomposes it."""
+    is_call, options = call.operator.name == "CALL", call.options
+    index = options.subgraph if is_call else options.decomposition_subgraph_index
     return _run(call, index, *_operands(call), call.operator.outputs)
 
 

@@ -305,9 +305,11 @@ class _IntegerLstm(_Lstm):
         if norm is None:
             return total
         scale, wide, count = self._scale(norm), convert(total, I64), total.shape[-1]
-        mean = _divide(wide.sum(axis=-1, dtype=np.int64, keepdims=True) * 1024, count)
+        total = wide.sum(axis=-1, dtype=np.int64, keepdims=True)
+        mean = divide_truncated(total * 1024, np.int64(count))
         squares = (wide * wide).sum(axis=-1, dtype=np.int64, keepdims=True)
-        variance = _divide(squares * ((1 << 20) // count) - mean * mean, 1 << 20)
+        scaled = squares * ((1 << 20) // count) - mean * mean
+        variance = divide_truncated(scaled, np.int64(1 << 20))
         min_variance = max(1, int(np.float32(10000) * scale))
         variance = np.where(variance < 1, np.int64(min_variance), variance)
         inverse, shift = inverse_square_root(variance)
@@ -315,7 +317,7 @@ class _IntegerLstm(_Lstm):
         coefficients = self.call.constant(norm).astype(np.int64)
         bias = self.call.constant(self.indices.bias + gate).astype(np.int64)
         value = rescaled * coefficients + bias
-        value = _divide(np.where(value > 0, value + 512, value - 512), 1024)
+        value = divide_truncated(np.where(value > 0, value + 512, value - 512), np.int64(1024))
         multiplier, exponent = multiplier_and_exponent(np.float64(scale))
         return convert(_clamp_int16(rescale_by(value, multiplier, exponent + 12)), I32)
 
@@ -374,11 +376,6 @@ class _IntegerLstm(_Lstm):
         result = saturating_cast(total, -128, 127, int8)
         clip = _storage_clip(call.options.proj_clip, call.per_tensor(call.output).scale, 127)
         return np.minimum(np.maximum(result, -clip), clip) if clip else result
-
-
-def _divide(dividend: AnyArray, divisor: int) -> AnyArray:
-    """Divide toward zero."""
-    return divide_truncated(dividend, np.int64(divisor))
 
 
 def _clamp_int16(values: AnyArray) -> AnyArray:

@@ -38,33 +38,29 @@ def read_map(data: bytes) -> dict[str, Any]:
         InputError: the buffer is damaged, or is no map.
     """
     try:
-        return _map(data)
+        width, kind = data[-1], data[-2]
+        if kind >> 2 != _MAP:
+            raise KeyError(kind)
+        start = _target(data, len(data) - 2 - width, width)
+        width = 1 << (kind & 3)
+        count, key_width = (_number(data, start - n * width, _UINT, width) for n in (1, 2))
+        if not 0 <= count <= _MAX_ENTRIES:
+            raise KeyError(count)
+        keys = _target(data, start - 3 * width, width)
+        values: dict[str, Any] = {}
+        for index in range(int(count)):
+            key = _target(data, keys + index * int(key_width), int(key_width))
+            name = data[key : data.index(b"\0", key)] if b"\0" in data[key:] else b""
+            kind = data[start + int(count) * width + index]
+            position, size, type_ = start + index * width, width, kind >> 2
+            if type_ in _INDIRECT:
+                position, size = _target(data, position, width), 1 << (kind & 3)
+                type_ = _INDIRECT[type_]
+            is_number = type_ in _FORMATS
+            values[name.decode()] = _number(data, position, type_, size) if is_number else UNKNOWN
+        return values
     except (struct.error, IndexError, KeyError, UnicodeDecodeError) as error:
         raise InputError("the options are no map of a flexbuffer") from error
-
-
-def _map(data: bytes) -> dict[str, Any]:
-    width, kind = data[-1], data[-2]
-    if kind >> 2 != _MAP:
-        raise KeyError(kind)
-    start = _target(data, len(data) - 2 - width, width)
-    width = 1 << (kind & 3)
-    count, key_width = (_number(data, start - n * width, _UINT, width) for n in (1, 2))
-    if not 0 <= count <= _MAX_ENTRIES:
-        raise KeyError(count)
-    keys = _target(data, start - 3 * width, width)
-    values: dict[str, Any] = {}
-    for index in range(int(count)):
-        key = _target(data, keys + index * int(key_width), int(key_width))
-        name = data[key : data.index(b"\0", key)] if b"\0" in data[key:] else b""
-        kind = data[start + int(count) * width + index]
-        position, size, type_ = start + index * width, width, kind >> 2
-        if type_ in _INDIRECT:
-            position, size = _target(data, position, width), 1 << (kind & 3)
-            type_ = _INDIRECT[type_]
-        is_number = type_ in _FORMATS
-        values[name.decode()] = _number(data, position, type_, size) if is_number else UNKNOWN
-    return values
 
 
 def _number(data: bytes, position: int, kind: int, width: int) -> float:

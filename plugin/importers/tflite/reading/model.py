@@ -22,7 +22,7 @@ from ....errors import InputError, Place, SubquantError, UnsupportedError, quote
 from ...flatbuffer import Reader, Table, tracked
 from . import schema
 from .operator_options import OPTIONS_2, expected_options
-from .tensors import ELEMENTS, Quantization, Tensor, read_tensor
+from .tensors import ELEMENTS, Quantization, Tensor, TensorReader
 
 __all__ = [
     "ELEMENTS",
@@ -206,7 +206,7 @@ class _ModelReader:
         record = ReadRecord(Place(self.reader.file), what)
         table = tracked(table, record, (_DEBUG,))
         tensors = [
-            read_tensor(self.reader, self.buffers, number, entry, table.tensors)
+            TensorReader(self.reader, self.buffers, number, entry, table.tensors).read()
             for number, entry in enumerate(table.tensors)
         ]
         self.complete_empty_constants(table, tensors)

@@ -113,8 +113,13 @@ class Tensor:
         """The elements of a constant; 2-bit and 4-bit ones are unpacked to int8 or uint8."""
         assert self.buffer is not None  # is_constant
         bits = _narrow_bits(self.type)
-        if bits:
-            values = _unpacked(self.buffer, bits, self.type)
+        if bits:  # the lowest bits of a byte first, and padding in the last byte
+            shifts = np.arange(0, 8, bits, dtype=np.uint8)
+            values: Array = (self.buffer[:, None] >> shifts) & ((1 << bits) - 1)
+            values = values.reshape(-1)
+            if not self.type.startswith("U"):
+                sign = np.uint8(1 << (bits - 1))
+                values = (values ^ sign).view(np.int8) - sign.view(np.int8)
             return values[: math.prod(self.shape)].reshape(self.shape)
         if self.type == "BOOL":
             return np.asarray(self.buffer != 0).reshape(self.shape)
@@ -128,19 +133,12 @@ Buffers = tuple[schema.BufferTable, ...]
 Tables = tuple[schema.TensorTable, ...]
 
 
-def read_tensor(
-    reader: Reader, buffers: Buffers, index: int, table: schema.TensorTable, tables: Tables
-) -> Tensor:
-    """Read a tensor of a subgraph, all of whose tensors are `tables`: some hold scales of others.
+class TensorReader:
+    """Reads a tensor of a subgraph, all of whose tensors are `tables`: some hold scales of others.
 
     Raises:
         InputError, UnsupportedError: with the number and name of the tensor.
     """
-    return _TensorEntry(reader, buffers, index, table, tables).read()
-
-
-class _TensorEntry:
-    """Checks one tensor of a file."""
 
     def __init__(
         self,
@@ -161,9 +159,11 @@ class _TensorEntry:
         self.shape = tuple(int(size) for size in self.table.shape)
 
     def error(self, what: str, error: type[SubquantError] = InputError) -> SubquantError:
+        """Return an error about the tensor."""
         return error(f"{self.name} {what}", self.location)
 
     def read(self) -> Tensor:
+        """Return the tensor, checked."""
         table, shape = self.table, self.shape
         if len(shape) > _MAX_RANK or any(size < 0 for size in shape):
             raise self.error(f"has the shape {list(shape)}")
@@ -301,7 +301,7 @@ class _TensorEntry:
             table = self.tables[number]
             if math.prod(map(int, table.shape)) == math.prod(grid):
                 table = replace(table, shape=np.array(grid, np.int32), shape_signature=_NO_SHAPE)
-            plane = read_tensor(self.reader, self.buffers, number, table, ())
+            plane = TensorReader(self.reader, self.buffers, number, table, ()).read()
             if plane.buffer is None or plane.shape != grid or plane.quantization is not None:
                 raise self.error(
                     f"needs {kind} of shape {list(grid)} as constant plain numbers, got "
@@ -340,13 +340,3 @@ def _narrow_bits(type_: str) -> int:
 
 def _dtype(type_: str) -> DType:
     return ElementType.parse(ELEMENTS[type_]).dtype
-
-
-def _unpacked(buffer: Array, bits: int, type_: str) -> Array:
-    """Unpack integers, the lowest bits of a byte first; the padding of the last byte remains."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    values = ((buffer[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)
-    if type_.startswith("U"):
-        return values
-    sign = np.uint8(1 << (bits - 1))
-    return (values ^ sign).view(np.int8) - sign.view(np.int8)
