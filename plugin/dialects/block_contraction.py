@@ -198,6 +198,3 @@ def _term(expression: ir.AffineExpr) -> Term | None:
     if not isinstance(expression, ir.AffineDimExpr) or factor < 1:
         return None
     return expression.position, factor
-
-
-# -- verification ---------------------------------------------------------------------------------

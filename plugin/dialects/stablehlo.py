@@ -29,7 +29,7 @@ from typing import Any
 from ..core._mlir import ir
 from ..errors import UnsupportedError
 from .quant import is_quantized
-from .quantized_ops import NO_FLOAT_FORM, Body, Category, Instance, QuantizedOp, Rule, Value
+from .quantized_ops import NO_FLOAT_FORM, Category, Instance, QuantizedOp, Rule, Value
 from .stablehlo_rules import (
     add_rule,
     broadcast_rule,
@@ -50,19 +50,6 @@ from .stablehlo_rules import (
     select_and_scatter_bodies,
     transpose_rule,
 )
-
-__all__ = [
-    "DEPRECATED_MOVEMENT",
-    "DEQUANTIZE",
-    "OPERATIONS",
-    "QUANTIZE",
-    "Body",
-    "Category",
-    "QuantizedOp",
-    "of_category",
-    "why_illegal",
-    "why_not_in_table",
-]
 
 DEQUANTIZE = "stablehlo.uniform_dequantize"
 QUANTIZE = "stablehlo.uniform_quantize"

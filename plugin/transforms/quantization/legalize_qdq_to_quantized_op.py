@@ -46,12 +46,11 @@ from dataclasses import dataclass
 from ... import emit
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type, is_quantized
+from ...dialects.quantized_ops import Body, QuantizedOp
 from ...dialects.stablehlo import (
     DEQUANTIZE,
     OPERATIONS,
     QUANTIZE,
-    Body,
-    QuantizedOp,
     why_illegal,
     why_not_in_table,
 )

@@ -40,11 +40,11 @@ from dataclasses import dataclass
 from ... import emit
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type, is_quantized
+from ...dialects.quantized_ops import QuantizedOp
 from ...dialects.stablehlo import (
     DEQUANTIZE,
     OPERATIONS,
     QUANTIZE,
-    QuantizedOp,
     why_illegal,
     why_not_in_table,
 )
