@@ -363,9 +363,8 @@ def difference(case: Case, device: Device, options: CompileOptions) -> str:
         SubquantError: the graph is refused.
     """
     executable = Executable(compile_to_bytes(case.proto.SerializeToString(), options), device)
-    computed = executable.main(*case.arguments.values())
-    several = computed if isinstance(computed, (list, tuple)) else [computed]
-    for (name, expected), result in zip(case.results.items(), several, strict=True):
+    computed = executable.main.invoke([*case.arguments.values()])
+    for (name, expected), result in zip(case.results.items(), computed, strict=True):
         got = np.asarray(result)
         if (got.dtype, got.shape) != (expected.dtype, expected.shape):
             return f"{name} is {got.dtype}{got.shape}, expected {expected.dtype}{expected.shape}"

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -76,13 +75,9 @@ def onnx_rows(device: Device) -> Iterator[Row]:
         seconds = time.perf_counter() - start
         arguments = onnx_files.arguments_of(file, feeds)
         session = onnx_files.session_of(data, is_optimized=True)
-        own = least_milliseconds(lambda e=executable, a=arguments: np.asarray(_first(e.main(*a))))
+        own = least_milliseconds(lambda e=executable, a=arguments: np.asarray(e.main.invoke(a)[0]))
         peer = least_milliseconds(lambda s=session, f=feeds: s.run(None, f))
         yield Row(file.package, Path(file.path).name, seconds, own, peer)
-
-
-def _first(results: Any) -> Any:
-    return results[0] if isinstance(results, (list, tuple)) else results
 
 
 def tflite_rows(device: Device) -> Iterator[Row]:
@@ -104,7 +99,7 @@ def tflite_rows(device: Device) -> Iterator[Row]:
                   for each in peer.get_input_details()]  # fmt: skip
         for details, array in zip(peer.get_input_details(), inputs, strict=True):
             peer.set_tensor(details["index"], array)
-        own = least_milliseconds(lambda f=function, i=inputs: np.asarray(_first(f(*i))))
+        own = least_milliseconds(lambda f=function, i=inputs: np.asarray(f.invoke(i)[0]))
         yield Row(package[0], f"{Path(name).name}.tflite", seconds, own,
                   least_milliseconds(peer.invoke))  # fmt: skip
 

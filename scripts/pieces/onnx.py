@@ -58,8 +58,7 @@ class OnnxFile(Base):
         names = [each.name for each in function.signature.inputs]
         if len(names) != len(self.arrays):
             raise InputError(f"the program has the inputs {names}")
-        results = function(*self.arrays.values())
-        return list(results) if isinstance(results, tuple) else [np.asarray(results)]
+        return function.invoke([*self.arrays.values()])
 
 
 def _input(files: dict[str, bytes]) -> Any:
@@ -163,14 +162,6 @@ def _pools() -> list[Base]:
 Change = Callable[[random.Random, Any], "tuple[str, tuple[str, ...], bool] | None"]
 """Changes a model; returns the piece in words, the names of the piece, and if it is unknown."""
 
-CHANGES: list[Change] = []
-
-
-def _change(function: Change) -> Change:
-    CHANGES.append(function)
-    return function
-
-
 _WITH_MEANING = (
     *("operator set", "a value info", "a node Relu", "ir_version", "round_mode", "saturate"),
     "the sparse",
@@ -195,7 +186,6 @@ def draw(rng: random.Random) -> tuple[Base, Piece]:
             return base, Piece(what, names, files, is_unknown, has_meaning)
 
 
-@_change
 def unknown_attribute(rng: random.Random, model: Any) -> Any:
     """An attribute that no operator has."""
     from onnx import helper
@@ -206,7 +196,6 @@ def unknown_attribute(rng: random.Random, model: Any) -> Any:
     return f"the unknown attribute {name} of {node.op_type}", (name,), True
 
 
-@_change
 def attribute(rng: random.Random, model: Any) -> Any:
     """An attribute that the operator has, with another value."""
     from onnx import defs, helper
@@ -268,7 +257,6 @@ def _other_value(rng: random.Random, kind: str, value: Any, text: str) -> Any:
     return [rng.choice(texts) for _ in range(rng.choice((1, len(numbers), 2, 3)))]
 
 
-@_change
 def extra_input(rng: random.Random, model: Any) -> Any:
     """An optional input, or one more than the operator has."""
     from onnx import defs, helper
@@ -297,7 +285,6 @@ def extra_input(rng: random.Random, model: Any) -> Any:
     return f"input {index} of {node.op_type}, {shape} = {values}", names, False
 
 
-@_change
 def operator_set(rng: random.Random, model: Any) -> Any:
     """Another version of the operator set."""
     imported = rng.choice(model.opset_import)
@@ -309,7 +296,6 @@ def operator_set(rng: random.Random, model: Any) -> Any:
     return f"operator set {imported.version} (was {old})", names, False
 
 
-@_change
 def unknown_field(rng: random.Random, model: Any) -> Any:
     """A field of a protobuf that no version of ONNX has."""
     graph = model.graph
@@ -330,7 +316,6 @@ def _varint(number: int) -> bytes:
     return bytes([*encoded, number])
 
 
-@_change
 def domain(rng: random.Random, model: Any) -> Any:
     """A domain that is imported, or that a node is of."""
     name = rng.choice((unknown_name(rng), "com.microsoft", "ai.onnx", "ai.onnx.ml"))
@@ -346,7 +331,6 @@ def domain(rng: random.Random, model: Any) -> Any:
     return f"{node.op_type} of the domain {name}", (name, node.op_type), False
 
 
-@_change
 def function(rng: random.Random, model: Any) -> Any:
     """A function of the model's own that has the name of an operator."""
     from onnx import helper
@@ -364,7 +348,6 @@ def function(rng: random.Random, model: Any) -> Any:
     return f"a function named {node.op_type}", (node.op_type, "function"), False
 
 
-@_change
 def other_place(rng: random.Random, model: Any) -> Any:
     """Something in a place that is seldom used."""
     from onnx import TensorProto, helper
@@ -426,3 +409,15 @@ def other_place(rng: random.Random, model: Any) -> Any:
         part.doc_string = name
         return f"metadata {name}", (name,), False
     return None
+
+
+CHANGES: tuple[Change, ...] = (
+    unknown_attribute,
+    attribute,
+    extra_input,
+    operator_set,
+    unknown_field,
+    domain,
+    function,
+    other_place,
+)

@@ -183,12 +183,6 @@ def _tables(data: bytes) -> Iterator[tuple[str, int]]:
 
 
 Change = Callable[[random.Random, Any], "tuple[str, tuple[str, ...], bool] | None"]
-CHANGES: list[Change] = []
-
-
-def _change(function: Change) -> Change:
-    CHANGES.append(function)
-    return function
 
 
 def _changed(rng: random.Random, data: bytes) -> Any:
@@ -208,7 +202,6 @@ def _changed(rng: random.Random, data: bytes) -> Any:
     return *change, bytes(builder.Output())
 
 
-@_change
 def option(rng: random.Random, model: Any) -> Any:
     """Another value of an option."""
     operators = [each for graph in model.subgraphs for each in graph.operators]
@@ -238,7 +231,6 @@ def _tensor(rng: random.Random, model: Any) -> Any:
     return rng.choice(rng.choice(model.subgraphs).tensors)
 
 
-@_change
 def tensor_field(rng: random.Random, model: Any) -> Any:
     """A field of a tensor that most tensors do not have."""
     from ai_edge_litert import schema_py_generated as schema
@@ -269,7 +261,6 @@ def tensor_field(rng: random.Random, model: Any) -> Any:
     return None
 
 
-@_change
 def quantization(rng: random.Random, model: Any) -> Any:
     """Another scale or zero point, or a zero point more."""
     tensor = _tensor(rng, model)
@@ -291,7 +282,6 @@ def quantization(rng: random.Random, model: Any) -> Any:
     return f"scales {scales[:3]}, zero points {zeros[:3]} of {name}", words, False
 
 
-@_change
 def operator_field(rng: random.Random, model: Any) -> Any:
     """An input, intermediate, variable or custom option of an operator."""
     from ai_edge_litert import schema_py_generated as schema
@@ -322,7 +312,6 @@ def operator_field(rng: random.Random, model: Any) -> Any:
     return "builtinOptions2", ("options 2", "options", "StablehloConcatenate"), False
 
 
-@_change
 def model_field(rng: random.Random, model: Any) -> Any:
     """A tensor, a graph, an operator code or metadata of the model."""
     from ai_edge_litert import schema_py_generated as schema
@@ -357,3 +346,6 @@ def model_field(rng: random.Random, model: Any) -> Any:
         return f"deprecatedBuiltinCode {code.deprecatedBuiltinCode}", ("code", "operator"), False
     graph.debugMetadataIndex = rng.choice((0, 3))
     return "debugMetadataIndex", ("debug",), False
+
+
+CHANGES: tuple[Change, ...] = (option, tensor_field, quantization, operator_field, model_field)
