@@ -42,21 +42,17 @@ def fourier_transform(
     if length <= _MAX_DIRECT_LENGTH or factor == 1:
         return _product(real, imaginary, length, sign)
     first, second = length // factor, factor
-    split = [
-        None if each is None else each.reshape((*each.shape[:-1], first, second))
-        for each in (real, imaginary)
-    ]
+    shape = real.shape
+    split = (*shape[:-1], first, second)
     # The sum over a, along the last but one axis, which is moved to the end: [..., b, c].
     order = (*range(real.ndim - 1), real.ndim, real.ndim - 1)
-    moved = [None if each is None else each.transpose(*order) for each in split]
-    assert moved[0] is not None
+    moved = [x if x is None else x.reshape(split).transpose(*order) for x in (real, imaginary)]
     inner = fourier_transform(moved[0], moved[1], sign)
     exponents = np.outer(np.arange(second), np.arange(first))
     cosine, sine = _rotations(exponents, length, sign, real.dtype)
     rotated = (inner[0] * cosine - inner[1] * sine, inner[0] * sine + inner[1] * cosine)
     # The sum over b: [..., c, d], of which d is the slower one in the result.
     outer = fourier_transform(rotated[0].transpose(*order), rotated[1].transpose(*order), sign)
-    shape = real.shape
     return outer[0].transpose(*order).reshape(shape), outer[1].transpose(*order).reshape(shape)
 
 

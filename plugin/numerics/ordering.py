@@ -32,8 +32,8 @@ def reduce_rows(rows: AnyArray, function: str) -> AnyArray:
             fill = int(info.min if function == "max" else info.max)
         padded = np.pad(rows, ((0, 0), (0, blocks * _BLOCK - extent)), constant_values=fill)
         in_blocks = padded.reshape((count, blocks, _BLOCK))
-        rows = in_blocks.max(axis=2) if function == "max" else in_blocks.min(axis=2)
-    return rows.max(axis=1) if function == "max" else rows.min(axis=1)
+        rows = getattr(in_blocks, function)(axis=2)
+    return getattr(rows, function)(axis=1)
 
 
 def greatest_first(keys: AnyArray, count: int) -> AnyArray:
