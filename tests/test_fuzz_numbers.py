@@ -1,4 +1,4 @@
-"""Short runs of ``scripts/fuzz numbers``, which find wrong results."""
+"""Short runs of ``scripts/fuzz numbers`` and ``graphs``, which find wrong results."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from programs import LONG, load_script
+from subquant.compiler.compile_options import CompileOptions
 from subquant.conformance.interpreter import interpret
 from subquant.kernels.epilogue import requant_analysis
+from subquant.runtime import Device
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +110,34 @@ def test_unknown_kinds(
         fuzz.main()
     assert ended.value.code == 2
     assert "no kinds are named none; expected some of chains" in capsys.readouterr().err
+
+
+# -- graphs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def graphs() -> Any:
+    pytest.importorskip("onnxruntime")
+    return load_script("fuzz_graphs")
+
+
+@pytest.mark.parametrize("number", range(200 if LONG else 12))
+def test_graphs_give_the_results_of_onnx_runtime(graphs: Any, number: int, cpu: Device) -> None:
+    case = graphs.draw(number)
+    assert graphs.difference(case, cpu, CompileOptions()) == "", str(case)
+
+
+def test_a_result_that_differs_in_the_last_bit_is_found(graphs: Any, cpu: Device) -> None:
+    case = next(each for each in map(graphs.draw, range(100)) if _exact_floats(each))
+    name = _exact_floats(case)[0]
+    changed = np.nextafter(case.results[name], np.float32(np.inf))
+    wrong = replace(case, results={**case.results, name: changed})
+    assert name in graphs.difference(wrong, cpu, CompileOptions())
+
+
+def _exact_floats(case: Any) -> list[str]:
+    return [
+        name
+        for name, value in case.results.items()
+        if value.dtype == np.float32 and name not in case.rounded
+    ]

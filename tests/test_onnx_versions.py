@@ -1,4 +1,7 @@
-"""Operators of every version of the operator sets keep the meaning that the version defines."""
+"""Operators of every version of the operator sets keep the meaning that the version defines.
+
+ONNX's node tests are compiled as well: none is wrong. ``scripts/sweep_onnx.py`` runs all of them.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import numpy as np
 import pytest
 
 from onnx_models import computed, text_of
+from onnx_sweep import node_tests, outcomes
 from onnx_version_cases import cases
 from onnx_versions import VersionCase, at_version, expected, feeds_of, tolerance, versions
+from programs import LONG
+from subquant.runtime import Device
 
 _CASES = cases()
 _OPERATORS = sorted({case.operator for case in _CASES})
@@ -58,3 +64,19 @@ def test_every_version_of_an_operator(operator: str) -> None:
                                    f"{dict(case.attributes)}")  # fmt: skip
                     raise
     assert count
+
+
+_STEP = 1 if LONG else 19
+"""One node test of `_STEP` is run; all of them in the long suite."""
+_PARTS = 4
+"""The number of tests that share them."""
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_no_node_test_is_wrong(part: int, cpu: Device) -> None:
+    names = sorted(node_tests())[::_STEP][part::_PARTS]
+    results = list(outcomes({name: node_tests()[name] for name in names}, cpu))
+    assert len(results) > 20
+    assert [each for each in results if each.kind in ("wrong", "crashed")] == []
+    assert sum(each.kind == "right" for each in results) > len(results) / 2
