@@ -106,16 +106,11 @@ def test_a_property_that_is_not_used_is_named(
 @pytest.mark.parametrize(
     ("kind", "key", "value"),
     [
-        ("llama", "general.zzz", "x"),
-        ("llama", "general.type", "adapter"),
-        ("llama", "general.quantization_version", 1),
-        ("llama", "zzz", 1),
-        ("llama", "qwen2.attention.causal", True),
-        ("llama", "adapter.lora.alpha", 16.0),
-        ("llama", "clip.has_vision_encoder", True),
-        ("llama", "split.zzz", 1),
-        ("llama", "tokenizer.zzz", "x"),
-        ("llama", "tokenizer.ggml.zzz", 1),
+        ("llama", "general.zzz", "x"), ("llama", "general.type", "adapter"),
+        ("llama", "general.quantization_version", 1), ("llama", "zzz", 1),
+        ("llama", "qwen2.attention.causal", True), ("llama", "adapter.lora.alpha", 16.0),
+        ("llama", "clip.has_vision_encoder", True), ("llama", "split.zzz", 1),
+        ("llama", "tokenizer.zzz", "x"), ("llama", "tokenizer.ggml.zzz", 1),
         ("llama", "tokenizer.ggml.precompiled_charsmap", [1, 2]),
         ("llama", "tokenizer.ggml.remove_extra_whitespaces", True),
         ("llama", "tokenizer.ggml.add_eos_token", True),
@@ -123,7 +118,7 @@ def test_a_property_that_is_not_used_is_named(
         ("gpt2", "tokenizer.ggml.add_space_prefix", True),
         ("gpt2", "tokenizer.ggml.normalizer.lowercase", True),
     ],
-)
+)  # fmt: skip
 def test_a_property_of_the_file_that_is_not_known_is_named(
     kind: str, key: str, value: Any, tmp_path: Path
 ) -> None:
