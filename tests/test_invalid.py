@@ -119,17 +119,12 @@ def test_scale_per_axis(context, scale, shown):
 def sub_channel(scales, zero_points, axes, blocks, expressed="f32"):
     element = ir.Type.parse(expressed)
     i8 = ir.IntegerType.get_signless(8)
-    return quant.UniformQuantizedSubChannelType.get(
-        1,
-        i8,
-        element,
+    parameters = [
         ir.DenseElementsAttr.get(np.array(scales), type=shaped(scales, element)),
         ir.DenseElementsAttr.get(np.array(zero_points, np.int8), type=shaped(zero_points, i8)),
-        axes,
-        blocks,
-        -128,
-        127,
-    )
+    ]
+    get = quant.UniformQuantizedSubChannelType.get
+    return get(1, i8, element, *parameters, axes, blocks, -128, 127)
 
 
 def shaped(values, element):

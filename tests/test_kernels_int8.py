@@ -220,9 +220,7 @@ def test_weight_panels_are_widened_for_many_pixels(case):
 def test_quantized_programs_call_kernels(rows, depth, portable):
     """Zero points are corrected outside of the kernel, which multiplies storage.
 
-    Args:
-        rows, depth: of the activations.
-        portable: dispatches of the portable kernels, which convert the activations of many rows.
+    Portable kernels convert the activations of many rows in another dispatch.
     """
     text = f"""
 !x = !quant.uniform<i8:f32, 0.02:3>

@@ -211,14 +211,9 @@ def test_planes_of_q4_k() -> None:
     """Names and shapes, and the order in bytes: the first element in the low bits."""
     layout = tensor_of("Q4_K", random_blocks("Q4_K", 3)).unpack()
     assert {name: plane.shape for name, plane in layout.planes.items()} == {
-        "d": (1, 3, 1),
-        "dmin": (1, 3, 1),
-        "sb_scales_low": (1, 3, 4),
-        "sb_scales_high": (1, 3, 2),
-        "sb_mins_low": (1, 3, 4),
-        "sb_mins_high": (1, 3, 2),
-        "qs": (1, 3, 8, 16),
-    }
+        "d": (1, 3, 1), "dmin": (1, 3, 1), "sb_scales_low": (1, 3, 4), "sb_scales_high": (1, 3, 2),
+        "sb_mins_low": (1, 3, 4), "sb_mins_high": (1, 3, 2), "qs": (1, 3, 8, 16),
+    }  # fmt: skip
     scales, minimums = q4_k_integers(random_blocks("Q4_K", 3)[2])
     planes = {name: plane[0, 2].tolist() for name, plane in layout.planes.items()}
     for name, integers in (("sb_scales", scales), ("sb_mins", minimums)):

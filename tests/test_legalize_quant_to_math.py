@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
 import numpy as np
 import pytest
 
+import test_integer_steps as integer_steps
 from devices import ON_DEVICES, compile_for
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
@@ -34,16 +34,8 @@ UPSTREAM = (
 )
 
 
-@functools.cache
-def shared_context() -> ir.Context:
-    """One context for the hundreds of modules that are only looked at."""
-    return create_context()
-
-
 def lower(text: str) -> ir.Module:
-    module = parse_text(text, shared_context())
-    run_pipeline(module, parse_pipeline(LOWERED))
-    return module
+    return integer_steps.lower(text, LOWERED)
 
 
 def upstream(text: str, *arguments: np.ndarray) -> list[np.ndarray]:
@@ -214,18 +206,6 @@ INTEGER = frozenset(re.findall(r"\w+", """
 """))  # fmt: skip
 """Operations with an integer form, for every type that quantized operands of theirs can have."""
 
-FLOATS = (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type)
-
-
-def float_operations(module: ir.Module) -> list[str]:
-    """The operations with a float operand or result, as text."""
-    actual = []
-    for op in walk(module.operation):
-        types = [value.type for value in (*op.operands, *op.results)]
-        if any(isinstance(element_type(type_), FLOATS) for type_ in types):
-            actual.append(str(op))
-    return actual
-
 
 def quantized_programs() -> list[Any]:
     """The suite's programs of the operations above whose arguments and results are quantized."""
@@ -249,7 +229,7 @@ def test_linear_operations_are_integer_only() -> None:
             module = lower(text)
         except UnsupportedError:
             continue
-        floats = float_operations(module)
+        floats = list(integer_steps.float_values(module))
         assert not floats, f"{program.name}\n" + "\n".join(floats[:5])
         checked[program.op] = checked.get(program.op, 0) + 1
     assert set(checked) == INTEGER, sorted(INTEGER - set(checked))

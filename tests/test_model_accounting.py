@@ -34,22 +34,15 @@ def opened(model: TinyModel, folder: Path) -> tuple[Configuration, Tokenizer]:
     [
         *((architecture, "blk.0.attn_zzz.weight", [64, 64]) for architecture in ARCHITECTURES),
         ("llama", "output.bias", [len(tokens_of("llama"))]),
-        ("qwen2", "blk.0.attn_output.bias", [64]),
-        ("qwen3", "blk.0.attn_output.bias", [64]),
-        ("qwen3", "blk.0.ffn_up.bias", [64]),
-        ("gemma3", "blk.0.ffn_down.bias", [64]),
-        ("gemma3", "output.bias", [len(tokens_of("llama"))]),
-        ("qwen2", "rope_freqs.weight", [16]),
-        ("llama", "blk.0.attn_q.input_scale", [1]),
-        ("llama", "token_embd.scale", [1]),
-        ("llama", "blk.0.attn_norm.bias", [64]),
-        ("llama", "blk.0.attn_q_norm.weight", [32]),
-        ("llama", "blk.1.attn_q.bias", [128]),
-        ("llama", "rope_factors_long.weight", [16]),
-        ("qwen3", "cls.weight", [64]),
-        ("llama", "general.zzz", [1]),
+        ("qwen2", "blk.0.attn_output.bias", [64]), ("qwen3", "blk.0.attn_output.bias", [64]),
+        ("qwen3", "blk.0.ffn_up.bias", [64]), ("gemma3", "blk.0.ffn_down.bias", [64]),
+        ("gemma3", "output.bias", [len(tokens_of("llama"))]), ("qwen2", "rope_freqs.weight", [16]),
+        ("llama", "blk.0.attn_q.input_scale", [1]), ("llama", "token_embd.scale", [1]),
+        ("llama", "blk.0.attn_norm.bias", [64]), ("llama", "blk.0.attn_q_norm.weight", [32]),
+        ("llama", "blk.1.attn_q.bias", [128]), ("llama", "rope_factors_long.weight", [16]),
+        ("qwen3", "cls.weight", [64]), ("llama", "general.zzz", [1]),
     ],
-)
+)  # fmt: skip
 def test_a_tensor_that_is_not_used_is_named(
     architecture: str, tensor: str, shape: list[int], tmp_path: Path
 ) -> None:
