@@ -181,6 +181,11 @@ def replace_uses(value: Value, build: Callable[[Value], Value]) -> Value:
     return replacement
 
 
+def has_type(op: Operation, applies: Callable[[ir.Type], bool]) -> bool:
+    """True for an operation with an operand or result whose type `applies` accepts."""
+    return any(applies(value.type) for value in (*op.operands, *op.results))
+
+
 class TypePredicate:
     """A predicate on types that caches its answers: a module has few distinct types."""
 

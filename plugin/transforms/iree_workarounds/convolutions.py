@@ -34,10 +34,10 @@ from ...dialects.windows import window_padding, window_steps
 from ...emit import stablehlo
 from ...emit.operation import integer, is_dynamic, parse_attribute, with_shape
 from ...numerics.element_types import Array
-from ..base import NoMatch, Replacement, producer_of, replace_uses
+from ..base import NoMatch, Replacement, producer_named, replace_uses
 from .loop_nests import dilated_size, is_static
 from .reversal import reversed_along
-from .unsigned_multiplicands import is_widening
+from .unsigned_multiplicands import is_narrower
 
 
 def expand_convolution(op: Operation) -> NoMatch | None:
@@ -182,8 +182,8 @@ def _widen_depthwise(op: Operation) -> bool:
 
 def _is_widened(value: Value) -> bool:
     """True for the result of a conversion to more bits."""
-    op = producer_of(value)
-    return op is not None and op.name == "stablehlo.convert" and is_widening(op)
+    op = producer_named(value, "stablehlo.convert")
+    return op is not None and is_narrower(op.operands[0].type, value.type)
 
 
 _MAX_SPLIT_GROUPS = 16

@@ -38,9 +38,9 @@ merges equal computations into one: ask only after ``cse``.
 from __future__ import annotations
 
 from ...core._mlir import Operation, Value, ir
-from ...dialects.quant import element_type
 from ...emit.operation import all_producers, is_dynamic
 from ..base import producer_of
+from .unsigned_multiplicands import is_narrower
 
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 _RESHAPES = ("stablehlo.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape")
@@ -83,7 +83,7 @@ def is_separate(value: Value, is_reduced: bool) -> bool:
         if len(list(value.uses)) > 1 or (is_reduced and _is_broadcast(producer)):
             return False
         ranked = (v for v in producer.operands if isinstance(v.type, ir.RankedTensorType))
-        if any(_widens(v, value) and _is_broadcast(producer_of(v)) for v in ranked):
+        if any(is_narrower(v.type, value.type) and _is_broadcast(producer_of(v)) for v in ranked):
             return False
         return None
 
@@ -93,12 +93,6 @@ def is_separate(value: Value, is_reduced: bool) -> bool:
 def reduction_loops(op: Operation) -> list[bool]:
     """For each loop of a ``linalg.generic``, True if it is a reduction."""
     return ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
-
-
-def _widens(operand: Value, result: Value) -> bool:
-    narrow, wide = (element_type(value.type) for value in (operand, result))
-    is_number = all(isinstance(e, (ir.IntegerType, ir.FloatType)) for e in (narrow, wide))
-    return is_number and wide.width > narrow.width
 
 
 def _is_broadcast(op: Operation | None) -> bool:

@@ -35,6 +35,7 @@ from ...emit.operation import is_dynamic, tensor_type
 from ...errors import UnsupportedError
 from ...numerics.element_types import I32
 from ..base import NoMatch, Replacement
+from .unsigned_multiplicands import is_narrower
 
 EINSUMS = ("stablehlo.einsum", "stablehlo.unary_einsum")
 
@@ -112,7 +113,8 @@ def _reduced_to_labels(
     value: Value, names: Sequence[str], needed: set[str], element: ir.Type
 ) -> tuple[Value, list[str]]:
     """Reduce a tensor to one axis for each label in `needed`; return it and its labels."""
-    value = stablehlo.convert(value, _wider(element, element_type(value.type)))
+    if not is_narrower(element, value.type):
+        value = stablehlo.convert(value, element)
     axes = [axis for axis, name in enumerate(names) if name not in needed]
     for axis, name in enumerate(names):
         if (first := names.index(name)) < axis:
@@ -121,13 +123,6 @@ def _reduced_to_labels(
     if axes:
         value = stablehlo.reduce(value, axes)
     return value, [name for axis, name in enumerate(names) if axis not in axes]
-
-
-def _wider(element: ir.Type, other: ir.Type) -> ir.Type:
-    """The type that has more bits; the first of two with equal widths."""
-    kinds = ir.IntegerType, ir.FloatType
-    are_numbers = isinstance(element, kinds) and isinstance(other, kinds)
-    return other if are_numbers and other.width > element.width else element
 
 
 def _diagonal(value: Value, axis: int, other: int) -> Value:

@@ -28,7 +28,7 @@ from ...dialects.quant import is_quantized
 from ...emit import linalg
 from ...emit.operation import create, integer
 from ...errors import UnsupportedError
-from ..base import TypePredicate, convert_signature, named, producer_of, walk
+from ..base import TypePredicate, convert_signature, has_type, named, producer_of, walk
 from .unsigned_integers import is_unsigned, signless
 
 _TO_LOOPS = (
@@ -57,13 +57,10 @@ def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type]
     Raises:
         UnsupportedError: an operation has quantized values; upstream crashes on some.
     """
-    if not any(
-        is_implicit_loop(op) and any(applies(value.type) for value in (*op.operands, *op.results))
-        for op in operations
-    ):
+    if not any(is_implicit_loop(op) and has_type(op, applies) for op in operations):
         return False
     for op in operations:
-        if is_implicit_loop(op) and any(is_quantized(v.type) for v in (*op.operands, *op.results)):
+        if is_implicit_loop(op) and has_type(op, is_quantized):
             raise UnsupportedError(
                 "computes with quantized values, which cannot be written as loops over integers; "
                 "run legalize-quant-to-math and convert-quantized-to-storage before",
@@ -157,9 +154,7 @@ def _make_signless(root: Operation) -> None:
     operations = walk(root) if casts else []
     unsigned = TypePredicate(is_unsigned)
     for op in operations:
-        if op.name.startswith("stablehlo.") and any(
-            unsigned(value.type) for value in (*op.operands, *op.results)
-        ):
+        if op.name.startswith("stablehlo.") and has_type(op, unsigned):
             return
     for op in operations:
         if op.name == "func.func":

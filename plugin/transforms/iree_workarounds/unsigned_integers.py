@@ -17,12 +17,12 @@ from ... import emit
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...emit.operation import with_element
-from ..base import NoMatch, Replacement, replace_uses
+from ..base import NoMatch, Replacement, has_type, replace_uses
 
 
 def reduce_window_of_bits(op: Operation) -> Replacement:
     """Rewrite a ``reduce_window`` of unsigned integers as one of their bits."""
-    if not any(is_unsigned(value.type) for value in (*op.operands, *op.results)):
+    if not has_type(op, is_unsigned):
         return NoMatch("reduces no unsigned integers")
     operands = [bits_as(value, signless(value.type)) for value in op.operands]
     created = emit.like(op, operands, [signless(v.type) for v in op.results], take_bodies=True)

@@ -35,7 +35,7 @@ from ...emit import Tensors, tensor
 from ...emit.operation import element_of, with_element
 from ...numerics.array_functions import convert
 from ...numerics.element_types import BOOL
-from ..base import NoMatch, Replacement, producer_of
+from ..base import NoMatch, Replacement, has_type, producer_of
 from .unsigned_integers import bits_as, is_unsigned, signless
 
 _MOVES = ("stablehlo.reshape", "stablehlo.transpose")
@@ -49,8 +49,8 @@ def widen_multiplicands(op: Operation) -> Replacement:
             widened = _widened(each.operands[0], each.results[0].type)
         each.results[0].replace_all_uses_with(widened)
         each.erase()
-    type_, values = op.results[0].type, [*op.operands, *op.results]
-    if any(is_unsigned(value.type) for value in values):
+    type_ = op.results[0].type
+    if has_type(op, is_unsigned):
         result = emit.like(
             op, [_signless_multiplicand(each, type_) for each in op.operands], [signless(type_)]
         )
@@ -60,7 +60,7 @@ def widen_multiplicands(op: Operation) -> Replacement:
 
 def _signless_multiplicand(value: Value, result: ir.Type) -> Value:
     """An operand with signless integers of at least the bits of the result."""
-    if is_unsigned(value.type) and _is_narrower(value.type, result):
+    if is_unsigned(value.type) and is_narrower(value.type, result):
         value = _widened(value, with_element(value.type, element_type(result)))
     return bits_as(value, signless(value.type))
 
@@ -72,7 +72,7 @@ def _conversions(value: Value) -> list[Operation]:
         if op.name == "stablehlo.convert":
             source = op.operands[0].type
             is_boolean = element_type(source) == ir.IntegerType.get_signless(1)
-            if is_widening(op) and (is_boolean or is_unsigned(source)):
+            if is_narrower(source, op.results[0].type) and (is_boolean or is_unsigned(source)):
                 conversions.append(op)
         elif op.name not in _MOVES:
             break
@@ -80,12 +80,7 @@ def _conversions(value: Value) -> list[Operation]:
     return conversions
 
 
-def is_widening(op: Operation) -> bool:
-    """True for a conversion of integers or floats to more bits."""
-    return _is_narrower(op.operands[0].type, op.results[0].type)
-
-
-def _is_narrower(type_: ir.Type, other: ir.Type) -> bool:
+def is_narrower(type_: ir.Type, other: ir.Type) -> bool:
     """True for integers or floats of fewer bits than another type."""
     narrow, wide = element_type(type_), element_type(other)
     kinds = ir.IntegerType, ir.FloatType

@@ -24,7 +24,7 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...dialects.stablehlo import of_category
 from ...errors import UnsupportedError
-from ..base import ModulePass, TypePredicate, walk
+from ..base import ModulePass, TypePredicate, has_type, walk
 
 _FLOATS = (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type)
 _CAST_SUFFIXES = (
@@ -43,7 +43,7 @@ class CheckIntegerOnly(ModulePass):
         """Check `module`, in which quantized values are storage."""
         is_float = TypePredicate(lambda type_: isinstance(element_type(type_), _FLOATS))
         operations = walk(module)
-        floats = [op for op in operations if _touches(op, is_float)]
+        floats = [op for op in operations if has_type(op, is_float)]
         constants = _constants(operations)
         from_integers = _closure(floats, is_float, constants, forward=True)
         to_integers = _closure(floats, is_float, constants, forward=False)
@@ -62,10 +62,6 @@ class CheckIntegerOnly(ModulePass):
                 "stablehlo.uniform_quantize (per-tensor or per-axis) from one scale to another",
                 next(functions, between[0]),
             )
-
-
-def _touches(op: Operation, is_float: TypePredicate) -> bool:
-    return any(is_float(value.type) for value in (*op.operands, *op.results))
 
 
 def _constants(operations: list[Operation]) -> set[Value]:

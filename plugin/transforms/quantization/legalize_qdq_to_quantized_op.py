@@ -57,9 +57,9 @@ from ...dialects.stablehlo import (
 from ...emit import with_element
 from ...emit.operation import is_used
 from ...errors import Remark
-from ..base import ModulePass, walk
+from ..base import ModulePass, has_type, walk
 from .float_sequences import split_sequences
-from .retyping import Retyping, has_type, is_float_tensor, why_invalid
+from .retyping import Retyping, is_float_tensor, why_invalid
 
 _DEQUANTIZES = frozenset((DEQUANTIZE, "quant.dcast", "subquant.dcast"))
 _QUANTIZES = frozenset((QUANTIZE, "quant.qcast", "subquant.qcast"))

@@ -40,7 +40,16 @@ from ...core._mlir import Operation, ir
 from ...dialects.quant import is_quantized
 from ...errors import Remark
 from ...numerics.casts import Division
-from ..base import UNCHANGED, ModulePass, NoMatch, Pattern, Replacement, apply_patterns, named
+from ..base import (
+    UNCHANGED,
+    ModulePass,
+    NoMatch,
+    Pattern,
+    Replacement,
+    apply_patterns,
+    has_type,
+    named,
+)
 from .math.casts import STABLEHLO_CASTS
 from .math.reduction import REDUCTIONS, legalize_reductions
 from .math.rules import QuantizedOperation, Rule, rules
@@ -76,7 +85,7 @@ class LegalizeQuantToMath(ModulePass):
         """A pattern for operations with quantized operands or results."""
 
         def pattern(op: Operation) -> Replacement:
-            if not any(is_quantized(value.type) for value in (*op.operands, *op.results)):
+            if not has_type(op, is_quantized):
                 return NoMatch("has no quantized value")
             results = rule(QuantizedOperation(op, self.division))
             return NoMatch("keeps its quantized types") if results is None else results

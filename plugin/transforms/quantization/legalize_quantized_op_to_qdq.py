@@ -50,8 +50,8 @@ from ...dialects.stablehlo import (
 )
 from ...emit import with_element
 from ...errors import Remark
-from ..base import ModulePass, walk
-from .retyping import Retyping, has_type, owner_block
+from ..base import ModulePass, has_type, walk
+from .retyping import Retyping, owner_block
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,6 @@ def is_float_tensor(type_: ir.Type) -> bool:
     return isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.FloatType)
 
 
-def has_type(op: Operation, applies: Callable[[ir.Type], bool]) -> bool:
-    """True for an operation with an operand or result whose type `applies` accepts."""
-    return any(applies(value.type) for value in (*op.operands, *op.results))
-
-
 def owner_block(value: Value) -> ir.Block:
     """Return the block in which a value is defined."""
     owner = value.owner

@@ -43,7 +43,15 @@ from ...dialects.quant import element_type, is_quantized, parameters_of, storage
 from ...emit.operation import number_of, with_element
 from ...errors import Remark, UnsupportedError
 from ...numerics.parameters import StorageType
-from ..base import UNCHANGED, ModulePass, TypePredicate, convert_signature, producer_of, walk
+from ..base import (
+    UNCHANGED,
+    ModulePass,
+    TypePredicate,
+    convert_signature,
+    has_type,
+    producer_of,
+    walk,
+)
 
 _CASTS = ("builtin.unrealized_conversion_cast",)
 _MOVES = frozenset(
@@ -101,7 +109,7 @@ class ConvertTosaToStorage(ModulePass):
             return UNCHANGED
         special = TypePredicate(_is_special)
         for op in tosa:
-            if any(special(value.type) for value in (*op.operands, *op.results)):
+            if has_type(op, special):
                 _check(op)
         for op in tosa:
             if op.name == "tosa.variable":

@@ -20,16 +20,11 @@ from .rules import QuantizedOperation, lowers
 __all__: list[str] = []
 
 
-@lowers("stablehlo.maximum")
-def maximum(op: QuantizedOperation) -> Value:
-    """``q3 = max(q1, q2)``, both in the result's parameters."""
-    return op.holding(np.maximum(*(_comparable(op, operand) for operand in op.operands)))
-
-
-@lowers("stablehlo.minimum")
-def minimum(op: QuantizedOperation) -> Value:
-    """``q3 = min(q1, q2)``, both in the result's parameters."""
-    return op.holding(np.minimum(*(_comparable(op, operand) for operand in op.operands)))
+@lowers("stablehlo.maximum", "stablehlo.minimum")
+def extremum(op: QuantizedOperation) -> Value:
+    """``q3 = max(q1, q2)`` or ``min(q1, q2)``, both in the result's parameters."""
+    function = np.maximum if op.op.name == "stablehlo.maximum" else np.minimum
+    return op.holding(function(*(_comparable(op, operand) for operand in op.operands)))
 
 
 @lowers("stablehlo.clamp")
