@@ -172,6 +172,13 @@ def producer_named(value: Value, *names: str) -> Any:
     return producer if producer is not None and producer.name in names else None
 
 
+def value_before(value: Value, *names: str) -> Value:
+    """Return the value that operations of these names read first, one after another."""
+    while (producer := producer_named(value, *names)) is not None:
+        value = producer.operands[0]
+    return value
+
+
 def replace_uses(value: Value, build: Callable[[Value], Value]) -> Value:
     """Have every current user of `value` use ``build(value)`` instead, which may use `value`."""
     uses = [(use.owner, use.operand_number) for use in value.uses]

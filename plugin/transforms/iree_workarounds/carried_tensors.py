@@ -34,7 +34,7 @@ from __future__ import annotations
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import CONSTANTS
 from ...emit import linalg
-from ..base import NoMatch, producer_of
+from ..base import NoMatch, producer_named, producer_of, value_before
 from .updates_in_place import in_own_buffer
 
 CARRIES = ("scf.for", "scf.if", "scf.while", "stablehlo.case", "stablehlo.if", "stablehlo.while")
@@ -98,7 +98,6 @@ def _is_computed(value: Value) -> bool:
 
 def _buffer_identity(value: Value) -> Value | ir.Attribute:
     """The identity of a tensor's buffer: the value that it views, or a constant's elements."""
-    while (producer := producer_of(value)) is not None and producer.name in _SAME_BUFFER:
-        value = producer.operands[0]
-    is_constant = producer is not None and producer.name in CONSTANTS
-    return producer.attributes["value"] if is_constant else value
+    value = value_before(value, *_SAME_BUFFER)
+    constant = producer_named(value, *CONSTANTS)
+    return value if constant is None else constant.attributes["value"]

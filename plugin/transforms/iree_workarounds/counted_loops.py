@@ -35,10 +35,10 @@ from dataclasses import dataclass
 
 from ... import emit
 from ...core._mlir import Operation, Value, ir
-from ...dialects.dense import array_of_dense
+from ...dialects.dense import constant_array
 from ...emit import linalg, stablehlo
 from ...emit.operation import create, is_used, number_of
-from ..base import NoMatch, Replacement, producer_of
+from ..base import NoMatch, Replacement, producer_named
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ def _counter_of(op: Operation) -> _Counter | None:
 
 def _step(following: Value, counter: Value) -> int | None:
     """The positive constant that is added to a counter; None for any other update."""
-    producer = producer_of(following)
-    if producer is None or producer.name != "stablehlo.add":
+    producer = producer_named(following, "stablehlo.add")
+    if producer is None:
         return None
     operands = list(producer.operands)
     if counter not in operands:
@@ -160,13 +160,8 @@ def _is_scalar_integer(value: Value) -> bool:
 
 def _constant_number(value: Value) -> int | None:
     """The number that a constant tensor of rank 0 holds; None for computed values, resources."""
-    producer = producer_of(value)
-    if producer is None or producer.name not in ("arith.constant", "stablehlo.constant"):
-        return None
-    attribute = producer.attributes["value"]
-    if not isinstance(attribute, ir.DenseElementsAttr):
-        return None
-    return int(array_of_dense(attribute).reshape(-1)[0])
+    array = constant_array(value)
+    return None if array is None else int(array.reshape(-1)[0])
 
 
 def _scalar(element: ir.Type, number: int) -> Value:

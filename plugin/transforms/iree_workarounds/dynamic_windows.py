@@ -36,7 +36,7 @@ from ...dialects.quant import element_type
 from ...dialects.windows import window_padding, window_steps
 from ...emit import ArrayLike, linalg
 from ...emit.operation import element_of, integers, with_shape
-from ..base import NoMatch, Replacement, producer_of
+from ..base import NoMatch, Replacement, value_before
 from .loop_nests import is_static, pad_and_dilate, window_count
 
 _BITCAST = "stablehlo.bitcast_convert"
@@ -156,8 +156,9 @@ def _commutative_body(op: Operation) -> Callable[[Value, Value], Value] | None:
     [operation] = computing
     type_ = operation.results[0].type
     is_number = isinstance(element_type(type_), (ir.IntegerType, ir.FloatType))
-    sources = {_uncast(value) for value in operation.operands}
-    is_returned = _uncast(inner[-1].operands[0]) == operation.results[0]
+    # `unsigned_integers` reads bits as another type.
+    sources = {value_before(value, _BITCAST) for value in operation.operands}
+    is_returned = value_before(inner[-1].operands[0], _BITCAST) == operation.results[0]
     if not is_number or not is_returned or sources != set(block.arguments):
         return None
     element, function = element_of(type_), _COMBINES[operation.name]
@@ -167,10 +168,3 @@ def _commutative_body(op: Operation) -> Callable[[Value, Value], Value] | None:
         return result.value
 
     return combine
-
-
-def _uncast(value: Value) -> Value:
-    """The value before its bits are read as another type, as `unsigned_integers` does."""
-    while (producer := producer_of(value)) is not None and producer.name == _BITCAST:
-        value = producer.operands[0]
-    return value

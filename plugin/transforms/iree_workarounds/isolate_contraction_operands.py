@@ -52,7 +52,7 @@ from ...core._mlir import Operation, Value, ir, passmanager, register_upstream_p
 from ...dialects.stablehlo import OPERATIONS
 from ...emit import linalg
 from ...emit.operation import all_producers, is_used
-from ..base import ModulePass, named, producer_of, replace_uses, walk
+from ..base import ModulePass, named, producer_named, producer_of, replace_uses, value_before, walk
 from ..quantization.math.contraction import CONTRACTIONS
 from .cross_thread_reads import (
     has_consumers_in_other_threads,
@@ -149,10 +149,8 @@ def _is_at_own_position(read: Operation, rank: int) -> bool:
     if len(indices) != rank or not _is_computed(tensor):
         return False
     for axis, index in enumerate(indices):
-        producer = producer_of(index)
-        if producer is None or producer.name != "linalg.index":
-            return False
-        if int(producer.attributes["dim"].value) != axis:
+        producer = producer_named(index, "linalg.index")
+        if producer is None or int(producer.attributes["dim"].value) != axis:
             return False
     return True
 
@@ -172,8 +170,8 @@ def _dynamic_sizes(loop: Operation) -> list[Value] | None:
     """The dynamic sizes of the tensor that a loop writes, from its ``tensor.empty``."""
     if loop.name != "linalg.generic":
         return None
-    init = producer_of(loop.operands[len(loop.operands) - 1])
-    return list(init.operands) if init is not None and init.name == "tensor.empty" else None
+    init = producer_named(loop.operands[len(loop.operands) - 1], "tensor.empty")
+    return None if init is None else list(init.operands)
 
 
 def _with_input(op: Operation, read: Operation) -> Operation:
@@ -266,7 +264,5 @@ def _is_computed(value: Value) -> bool:
     """True for a tensor from which a cast could be fused: no argument, constant or barrier."""
     if not isinstance(value.type, ir.RankedTensorType):
         return False
-    producer = producer_of(value)
-    while producer is not None and producer.name in _RESHAPES:
-        producer = producer_of(producer.operands[0])
+    producer = producer_of(value_before(value, *_RESHAPES))
     return producer is not None and producer.name not in _NOT_COMPUTED

@@ -28,7 +28,7 @@ from ...dialects.quant import element_type
 from ...dialects.stablehlo import of_category
 from ...emit import linalg
 from ...emit.operation import all_producers
-from ..base import named, producer_named, producer_of
+from ..base import named, producer_named, producer_of, value_before
 
 _CONVERT, _RESHAPE, _SELECT = "stablehlo.convert", "stablehlo.reshape", "stablehlo.select"
 _ELEMENTWISE = frozenset(
@@ -47,9 +47,8 @@ def separate_booleans(module: Operation) -> bool:
         for value in op.operands:
             if element_type(value.type) != ir.IntegerType.get_signless(1):
                 continue
-            booleans = value
-            while (producer := producer_of(booleans)) is not None and producer.name == _RESHAPE:
-                booleans = producer.operands[0]
+            booleans = value_before(value, _RESHAPE)
+            producer = producer_of(booleans)
             # The users that make 8-bit integers of booleans, and their operand numbers.
             byte_users = [
                 (use.owner, use.operand_number)

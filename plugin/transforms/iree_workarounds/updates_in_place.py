@@ -28,12 +28,12 @@ from __future__ import annotations
 
 from ... import emit
 from ...core._mlir import Operation, Value, ir
-from ...dialects.dense import CONSTANTS
+from ...dialects.dense import CONSTANTS, constant_attribute
 from ...dialects.quant import element_type
 from ...emit import linalg, stablehlo
 from ...emit.operation import all_producers, parse_attribute, tensor_type
 from ...numerics.element_types import BOOL
-from ..base import NoMatch, producer_of
+from ..base import NoMatch, producer_named, producer_of, value_before
 
 UPDATES = ("stablehlo.dynamic_update_slice", "stablehlo.scatter", "stablehlo.sort")
 """Operations that IREE does in place, in the operands that become results."""
@@ -107,19 +107,13 @@ def _computed_from(sources: set[Value], end: Operation) -> set[Value]:
 
 def _is_constant(value: Value) -> bool:
     """True for a constant, which IREE copies, or fills each buffer with."""
-    producer = producer_of(value)
-    return producer is not None and producer.name in CONSTANTS
+    return producer_named(value, *CONSTANTS) is not None
 
 
 def _as_splat(value: Value) -> Value | None:
     """A broadcast splat as one constant; None for unlike or complex elements, dynamic shapes."""
-    producer = producer_of(value)
-    while producer is not None and producer.name in _SAME_ELEMENTS:
-        producer = producer_of(producer.operands[0])
-    if producer is None or producer.name not in CONSTANTS or not value.type.has_static_shape:
-        return None
-    attribute = producer.attributes["value"]
-    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+    attribute = constant_attribute(value_before(value, *_SAME_ELEMENTS))
+    if attribute is None or not attribute.is_splat or not value.type.has_static_shape:
         return None
     if isinstance(element_type(value.type), ir.ComplexType):
         return None  # the bindings do not read complex elements

@@ -29,7 +29,7 @@ from ...dialects.quant import parameters_of, type_of, with_axis
 from ...dialects.stablehlo import DEQUANTIZE, OPERATIONS, QUANTIZE, why_illegal
 from ...emit import with_element
 from ...numerics.parameters import QuantizationParameters, StorageType
-from ..base import producer_of, replace_uses
+from ..base import producer_named, producer_of, replace_uses, value_before
 from .math.contraction import Contraction
 from .retyping import Retyping, why_invalid
 
@@ -86,8 +86,8 @@ class _Sequences:
 
     def _choice(self, value: Value) -> int | None:
         """The number of the only computed operand of a choice; None if it has further uses."""
-        op = producer_of(value)
-        if op is None or op.name not in _CHOICES:
+        op = producer_named(value, *_CHOICES)
+        if op is None:
             return None
         computed = [n for n in range(len(op.operands)) if not _is_constant(op.operands[n])]
         if len(computed) != 1 or computed[0] not in _CHOICES[op.name]:
@@ -146,8 +146,8 @@ class _Sequences:
 
     def _biased(self, value: Value) -> tuple[int, ir.Type, ir.Type] | None:
         """The contraction's number in an addition, and both types; None if it has further uses."""
-        op = producer_of(value)
-        if op is None or op.name != "stablehlo.add":
+        op = producer_named(value, "stablehlo.add")
+        if op is None:
             return None
         for number in (0, 1):
             contraction, bias = op.operands[number], op.operands[1 - number]
@@ -168,8 +168,8 @@ class _Sequences:
             return accumulator
         moves = []
         while bias not in self.dequantizes:
-            op = producer_of(bias)
-            if op is None or op.name != "stablehlo.broadcast_in_dim":
+            op = producer_named(bias, "stablehlo.broadcast_in_dim")
+            if op is None:
                 return None
             moves.append(op)
             bias = op.operands[0]
@@ -215,10 +215,7 @@ def _moved(element: ir.Type, move: Callable[[int], int]) -> ir.Type:
 
 
 def _is_constant(value: Value) -> bool:
-    op = producer_of(value)
-    while op is not None and op.name in _MOVES:
-        op = producer_of(op.operands[0])
-    return op is not None and op.name in CONSTANTS
+    return producer_named(value_before(value, *_MOVES), *CONSTANTS) is not None
 
 
 def _cast_pair(value: Value, type_: ir.Type) -> Value:

@@ -42,7 +42,15 @@ from ...emit import linalg, stablehlo, subquant
 from ...emit.operation import tensor_type, value, with_element
 from ...errors import Remark
 from ...numerics.packed_integers import PLANE_BITS, pack_planes, packed_shape, plane_shapes
-from ..base import UNCHANGED, ModulePass, is_public, named, producer_of, record_signature
+from ..base import (
+    UNCHANGED,
+    ModulePass,
+    is_public,
+    named,
+    producer_named,
+    record_signature,
+    value_before,
+)
 
 _MIN_PACKED_ELEMENTS = 256
 """Elements from which on a constant is packed; smaller ones stay unpacked."""
@@ -168,10 +176,7 @@ def _keep_packed(op: Operation) -> bool:
     """Put barriers behind planes that are constants, so that IREE does not unpack them."""
     is_changed = False
     for number, operand in enumerate(op.operands):
-        producer = producer_of(operand)
-        while producer is not None and producer.name == "stablehlo.reshape":
-            producer = producer_of(producer.operands[0])
-        if producer is not None and producer.name in CONSTANTS:
+        if producer_named(value_before(operand, "stablehlo.reshape"), *CONSTANTS) is not None:
             with ir.InsertionPoint(op), op.location:
                 op.operands[number] = _barrier(operand)
             is_changed = True

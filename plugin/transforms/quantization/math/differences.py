@@ -28,7 +28,7 @@ from ....dialects.windows import window_padding
 from ....emit import stablehlo as emit_stablehlo
 from ....emit.operation import dense, mlir_type, value, with_element
 from ....numerics.element_types import I8, I16, I32, Array
-from ...base import producer_of
+from ...base import producer_named, producer_of
 from .contraction import Contraction
 
 _LOW, _HIGH = -128, 127
@@ -75,8 +75,8 @@ def raise_differences(op: Operation) -> tuple[Operation, Array | None] | None:
 
 def _without_pad(op: Operation, operand: Value) -> tuple[Value, int, dict[str, ir.Attribute]]:
     """Move a pad along spatial axes into the window: its operand, its value, the new attributes."""
-    pad = producer_of(operand)
-    if pad is None or pad.name != "stablehlo.pad":
+    pad = producer_named(operand, "stablehlo.pad")
+    if pad is None:
         return operand, 0, {}
     pad_value = known_integer(pad.operands[1])
     has_padding = window_padding(op, pad.results[0].type.rank - 2).any()

@@ -30,7 +30,7 @@ from ....emit.operation import mlir_type, tensor_type, with_element
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I32, I64
 from ....numerics.parameters import QuantizationParameters
-from ...base import producer_of, replace_uses
+from ...base import producer_named, replace_uses
 from .operands import Operand
 
 REDUCTIONS = frozenset(of_category("reduction"))
@@ -82,8 +82,8 @@ def _addition(body: ir.Block, number: int, results: int) -> Operation | None:
     if len(arguments) != 2 * results:
         return None  # all_reduce has one body for all its operands
     value = list(body.operations)[-1].operation.operands[number]
-    addition = producer_of(value)
-    if addition is None or addition.name != "stablehlo.add":
+    addition = producer_named(value, "stablehlo.add")
+    if addition is None:
         return None
     pair = [arguments[number], arguments[number + results]]
     if list(addition.operands) not in (pair, pair[::-1]):
@@ -140,8 +140,8 @@ def _saturated(total: ArrayLike, bound: int | None, parameters: QuantizationPara
 
 def _bound_of_change(value: Value) -> int | None:
     """The greatest difference after a change of parameters; None for floats, blocks, no change."""
-    producer = producer_of(value)
-    if producer is None or producer.name != "stablehlo.uniform_quantize":
+    producer = producer_named(value, "stablehlo.uniform_quantize")
+    if producer is None:
         return None
     source, target = producer.operands[0].type, value.type
     if not is_quantized(source):

@@ -24,7 +24,7 @@ import numpy as np
 
 from ....core._mlir import Operation, Value, ir, stablehlo
 from ....core.option_fields import ZeroPoints
-from ....dialects.dense import CONSTANTS, array_of_dense
+from ....dialects.dense import constant_array
 from ....dialects.grids import zero_point_grid
 from ....dialects.quant import parameters_of
 from ....dialects.windows import edge_padding, window_padding, window_steps
@@ -33,7 +33,7 @@ from ....emit import stablehlo as emit_stablehlo
 from ....emit.operation import dense, element_of, integers, is_dynamic, mlir_type
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I64, AnyArray, Array, ElementType
-from ...base import producer_of
+from ...base import producer_named
 from .contraction import MAX_UNSPLIT_BOUND, Contraction, Side
 from .operands import Operand, difference_of_blocks
 
@@ -48,8 +48,9 @@ def correct_zero_points(op: Operation, style: ZeroPoints) -> Value | None:
     Returns:
         The accumulator, or None for another operation.
     """
-    subtractions = [producer_of(value) for value in list(op.operands)[:2]]
-    if any(s is None or s.name != "subquant.subtract_zero_point" for s in subtractions):
+    name = "subquant.subtract_zero_point"
+    subtractions = [producer_named(value, name) for value in list(op.operands)[:2]]
+    if any(subtraction is None for subtraction in subtractions):
         return None
     quantized = [subtraction.operands[0] for subtraction in subtractions]
     if any(_has_blocks(value) for value in quantized):
@@ -106,13 +107,10 @@ class _Multiplicand:
     @property
     def constant(self) -> Array | None:
         """The storage values of a constant operand, less the shift."""
-        producer = producer_of(self.operand.stored.value)
-        if producer is None or producer.name not in CONSTANTS:
+        values = constant_array(self.operand.stored.value)
+        if values is None:
             return None
-        attribute = producer.attributes["value"]
-        if not isinstance(attribute, ir.DenseElementsAttr):
-            return None
-        values, storage = array_of_dense(attribute), self.operand.parameters.storage
+        storage = self.operand.parameters.storage
         return (values if storage.signed else values & ((1 << storage.width) - 1)) - self.shift
 
     @property
