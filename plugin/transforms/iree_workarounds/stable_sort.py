@@ -19,7 +19,7 @@ from ... import emit
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...emit import stablehlo
-from ...emit.operation import integer, mlir_type, tensor_type
+from ...emit.operation import integer, is_used, mlir_type, tensor_type
 from ...numerics.element_types import I32
 from ..base import NoMatch, Replacement
 
@@ -65,16 +65,15 @@ def stabilize_sort(op: Operation) -> Replacement:
 def use_all_results(op: Operation) -> NoMatch | None:
     """Use all results of a ``sort``: on Vulkan IREE crashes otherwise, for some lengths."""
     results = list(op.results)
-    users = [[(use.owner, use.operand_number) for use in result.uses] for result in results]
-    if all(users) or not any(users):
+    are_used = [is_used(result) for result in results]
+    if all(are_used) or not any(are_used):
         return NoMatch("has results that are all used, or all unused")
     with ir.InsertionPoint.after(op):
         barrier = emit.create(
             "stablehlo.optimization_barrier", results, [result.type for result in results]
         )
-    for new, uses in zip(barrier.results, users, strict=True):
-        for user, number in uses:
-            user.operands[number] = new
+    for result, new in zip(results, barrier.results, strict=True):
+        result.replace_all_uses_except(new, barrier)
     return None
 
 

@@ -49,7 +49,7 @@ from ..base import (
     TypePredicate,
     convert_signature,
     has_type,
-    producer_of,
+    producer_named,
     walk,
 )
 
@@ -205,8 +205,8 @@ def _check_zero_points(op: Operation) -> None:
 
 def _zero_point(value: Value, unsigned: bool) -> int | None:
     """The constant of a zero point, as unsigned or signed storage; None if it is computed."""
-    producer = producer_of(value)
-    if producer is None or producer.name != "tosa.const":
+    producer = producer_named(value, "tosa.const")
+    if producer is None:
         return None
     number = int(array_of_dense(producer.attributes["values"])[0])
     return number & ((1 << element_type(value.type).width) - 1) if unsigned else number
@@ -228,10 +228,9 @@ def _convert_quantized(op: Operation) -> None:
 
 
 def _storage_of(value: Value, op: Operation) -> Value:
-    type_, producer = _storage_type(value.type, op), producer_of(value)
-    is_cast = producer is not None and producer.name == "quant.scast"
-    if is_cast and producer.operands[0].type == type_:
-        return producer.operands[0]
+    type_, cast = _storage_type(value.type, op), producer_named(value, "quant.scast")
+    if cast is not None and cast.operands[0].type == type_:
+        return cast.operands[0]
     return emit.value("quant.scast", [value], type_)
 
 

@@ -51,7 +51,7 @@ from ...errors import UnsupportedError
 from ...numerics import fixed_point
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I64, AnyArray, Array
-from ..base import ModulePass, producer_of, walk
+from ..base import ModulePass, producer_named, walk
 
 _STABLEHLO_WIDTHS = (2, 4, 8, 16, 32)
 """Storage bits that ``stablehlo.constant`` supports."""
@@ -75,8 +75,8 @@ class TosaRescaleLegalizeToStablehlo(ModulePass):
             operands = dict.fromkeys(list(op.operands)[1:])  # one may be used twice
             op.erase()
             for operand in operands:
-                producer = producer_of(operand)
-                if producer is not None and producer.name == "tosa.const" and not is_used(operand):
+                producer = producer_named(operand, "tosa.const")
+                if producer is not None and not is_used(operand):
                     producer.erase()
 
 
