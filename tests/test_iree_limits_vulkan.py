@@ -140,7 +140,7 @@ def is_ever_wrong(executable: Executable, expected: np.ndarray, *arguments: np.n
 
 
 @pytest.mark.vulkan
-def test_a_cast_before_a_dot(vulkan: Device) -> None:
+def test_a_cast_before_a_dot_is_still_wrong_without_the_pass(vulkan: Device) -> None:
     a, q, expected = np.ones((3, 8), np.float32), np.full((8, 4), 2, np.int8), np.full((3, 4), 32)
     np.testing.assert_array_equal(compile_for(DOT, vulkan).main(a, q), expected)
     executable = Executable(without(DOT, "isolate-contraction-operands"), vulkan)
