@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,31 +109,44 @@ LARGE = {
 """Weights whose reals are computed once, for many rows."""
 
 
-def dot_text(case: str, params: QuantizationParameters, dynamic: bool = False) -> str:
-    shapes, batch, contracted, _, storage = (DOTS | LARGE)[case]
-    expressed = params.expressed.value
-    left_shape: tuple[Any, ...] = shapes[0]
-    if dynamic:
-        left_shape = ("?", *left_shape[1:])
+def cast_weight(
+    params: QuantizationParameters, shape: tuple[int, ...], x: str, operation: str, out: str
+) -> str:
+    """A function of `x` and the storage %s, in which `operation` reads the weight's reals, %w."""
+    stored, quantized = tensor(shape, f"i{params.storage.width}"), tensor(shape, "!w")
+    return f"""
+!w = {type_text(params)}
+func.func @main({x}%s: {stored}) -> {out} {{
+  %q = quant.scast %s : {stored} to {quantized}
+  %w = quant.dcast %q : {quantized} to {tensor(shape, params.expressed.value)}
+  {operation} -> {out}
+  return %y : {out}
+}}
+"""
+
+
+def dot_of(
+    case: str, expressed: ExpressedType = ExpressedType.F32, dynamic: bool = False
+) -> tuple[str, np.ndarray, np.ndarray, Callable[..., None]]:
+    """A program, its arguments, and the check of its results."""
+    shapes, batch, contracted, blocks, storage = (DOTS | LARGE)[case]
+    params = parameters(shapes[1], blocks, storage, expressed=expressed)
+    element = expressed.value
+    left_shape: tuple[Any, ...] = ("?", *shapes[0][1:]) if dynamic else shapes[0]
     free = [
         [n for a, n in enumerate(s) if a not in b and a not in c]
         for s, b, c in zip((left_shape, shapes[1]), batch, contracted, strict=True)
     ]
-    result = tuple([shapes[0][a] for a in batch[0]] + free[0] + free[1])
-    left, right = tensor(left_shape, expressed), tensor(shapes[1], f"i{storage.width}")
-    quantized, real = tensor(shapes[1], "!w"), tensor(shapes[1], expressed)
-    out = tensor(result, expressed)
+    out = tensor((*(shapes[0][a] for a in batch[0]), *free[0], *free[1]), element)
+    left, right = tensor(left_shape, element), tensor(shapes[1], element)
     dims = f"batching_dims = {batch[0]} x {batch[1]}, " if batch[0] else ""
-    return f"""
-!w = {type_text(params)}
-func.func @main(%x: {left}, %s: {right}) -> {out} {{
-  %q = quant.scast %s : {right} to {quantized}
-  %w = quant.dcast %q : {quantized} to {real}
-  %y = stablehlo.dot_general %x, %w, {dims}contracting_dims = {contracted[0]} x {contracted[1]}
-      : ({left}, {real}) -> {out}
-  return %y : {out}
-}}
-"""
+    operation = f"""%y = stablehlo.dot_general %x, %w,
+      {dims}contracting_dims = {contracted[0]} x {contracted[1]} : ({left}, {right})"""
+    text = cast_weight(params, shapes[1], f"%x: {left}, ", operation, out)
+    x = np.random.default_rng(2).standard_normal(shapes[0]).astype(expressed.dtype)
+    q = stored(shapes[1], storage)
+    check = partial(check_sum, w=dequantize(q, params), batch=batch, contracted=contracted)
+    return text, x, q.astype(np.int8) if storage.width == 8 else q, check
 
 
 def lowered_text(text: str, options: CompileOptions | None = None) -> str:
@@ -155,16 +170,10 @@ def check_no_float_weight(text: str, shape: tuple[int, ...], element: str = "f32
 @ON_DEVICES
 @pytest.mark.share(2)
 def test_dots(case: str, device: Device) -> None:
-    shapes, batch, contracted, blocks, storage = DOTS[case]
-    params = parameters(shapes[1], blocks, storage)
-    text = dot_text(case, params)
+    text, x, q, check = dot_of(case)
     main = main_of(text, device)
-    check_no_float_weight(text, shapes[1])
-    x = np.random.default_rng(2).standard_normal(shapes[0]).astype(np.float32)
-    q = stored(shapes[1], storage)
-    signed = q.astype(np.int8) if storage.width == 8 else q
-    got = main(x, signed)
-    check_sum(got, x, dequantize(q, params), batch, contracted)
+    check_no_float_weight(text, DOTS[case][0][1])
+    check(main(x, q), x)
 
 
 def check_sum(
@@ -196,62 +205,80 @@ def check_sum(
 
 
 def test_a_dynamic_batch(cpu: Device) -> None:
-    shapes, batch, contracted, blocks, storage = DOTS["contracted"]
-    params = parameters(shapes[1], blocks, storage)
-    text = dot_text("contracted", params, dynamic=True)
+    text, _, q, check = dot_of("contracted", dynamic=True)
     main = main_of(text, cpu)
-    check_no_float_weight(text, shapes[1])
-    q = stored(shapes[1], storage)
+    check_no_float_weight(text, DOTS["contracted"][0][1])
     for rows in (1, 7):
         x = np.random.default_rng(rows).standard_normal((rows, 64)).astype(np.float32)
-        check_sum(main(x, q), x, dequantize(q, params), batch, contracted)
+        check(main(x, q), x)
 
 
 @pytest.mark.parametrize("expressed", [ExpressedType.F16, ExpressedType.BF16, ExpressedType.F64])
 def test_other_expressed_types(expressed: ExpressedType, cpu: Device) -> None:
-    shapes, batch, contracted, blocks, storage = DOTS["contracted"]
-    params = parameters(shapes[1], blocks, storage, expressed=expressed)
-    text = dot_text("contracted", params)
-    x = np.random.default_rng(3).standard_normal(shapes[0]).astype(expressed.dtype)
-    q = stored(shapes[1], storage)
-    got = main_of(text, cpu)(x, q)
+    text, x, q, check = dot_of("contracted", expressed)
     # Products and sums are f32 or f64; the result is rounded once to the expressed type.
     unit = {"f16": 2.0**-11, "bf16": 2.0**-8, "f64": 2.0**-53}[expressed.value]
-    check_sum(got, x, dequantize(q, params), batch, contracted, unit)
+    check(main_of(text, cpu)(x, q), x, unit=unit)
+
+
+WINDOWS = [
+    ((9, 7), (3, 2), (2, 1), ((1, 1), (2, 0)), (1, 2)),
+    ((4, 6), (2, 2), (3, 3), ((1, 1), (0, 0)), (2, 1)),  # one position, two positions
+    ((3, 5), (2, 3), (2, 4), ((0, 0), (0, 0)), (1, 1)),  # and elements after the window
+    ((5, 8), (1, 2), (9, 5), ((-1, 3), (1, -1)), (3, 3)),
+    ((3, 5), (1, 2), (1, 1), ((-4, 0), (0, 0)), (1, 1)),  # cuts more than there is
+    ((3, 1), (1, 1), (1, 1), ((-4, 3), (0, 0)), (1, 1)),  # and then reads zeros alone
+]
+"""Extents, kernel, stride, padding and dilation of the two axes of space."""
+
+
+def convolution_of(
+    window: Any, blocks: dict[int, int], features: int
+) -> tuple[str, np.ndarray, np.ndarray, Callable[[Any], None]]:
+    """A program, its arguments, and the check of its result."""
+    extents, kernel, stride, padding, dilation = window
+    shape = (*kernel, features, 6)
+    params = parameters(shape, blocks, I8, seed=4)
+    counts = [
+        max(n + low + high - (k - 1) * d - 1 + s, 0) // s
+        for n, (low, high), k, d, s in zip(extents, padding, kernel, dilation, stride, strict=True)
+    ]
+    x_type, out = tensor((2, *extents, features), "f32"), tensor((2, *counts, 6), "f32")
+    operation = f"""%y = stablehlo.convolution(%x, %w)
+      dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {{stride = {list(stride)}, pad = {[list(p) for p in padding]},
+                rhs_dilate = {list(dilation)}}}
+      {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+      : ({x_type}, {tensor(shape, "f32")})"""
+    x = np.random.default_rng(5).standard_normal((2, *extents, features)).astype(np.float32)
+    q = stored(shape, I8)
+    w = dequantize(q, params).astype(np.float64)
+    spread = [(max(low, 0), max(high, 0)) for low, high in padding]
+    padded = np.pad(x.astype(np.float64), ((0, 0), *spread, (0, 0)))
+    padded = padded[:, max(-padding[0][0], 0) :, max(-padding[1][0], 0) :]
+    expected, total = np.zeros((2, *counts, 6)), np.zeros((2, *counts, 6))
+    for i, j, row, column in np.ndindex(*kernel, *counts):
+        elements = padded[
+            :, row * stride[0] + i * dilation[0], column * stride[1] + j * dilation[1]
+        ]
+        expected[:, row, column] += elements @ w[i, j]
+        total[:, row, column] += abs(elements) @ abs(w[i, j])
+
+    def check(got: Any) -> None:
+        assert got.shape == expected.shape
+        assert (abs(got - expected) <= 50 * 2.0**-24 * total).all()
+
+    return cast_weight(params, shape, f"%x: {x_type}, ", operation, out), x, q, check
 
 
 @ON_DEVICES
 @pytest.mark.parametrize("blocks", [{2: 4, 3: 1}, {2: 8}, {3: 3}, {0: 1, 2: 2}])
 @pytest.mark.share(2)
 def test_convolutions(blocks: dict[int, int], device: Device) -> None:
-    shape = (3, 2, 8, 6)  # height, width, input features, output features
-    params = parameters(shape, blocks, I8, seed=4)
-    text = f"""
-!w = {type_text(params)}
-func.func @main(%x: tensor<2x9x7x8xf32>, %s: tensor<3x2x8x6xi8>) -> tensor<2x5x7x6xf32> {{
-  %q = quant.scast %s : tensor<3x2x8x6xi8> to tensor<3x2x8x6x!w>
-  %w = quant.dcast %q : tensor<3x2x8x6x!w> to tensor<3x2x8x6xf32>
-  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
-      window = {{stride = [2, 1], pad = [[1, 1], [2, 0]], rhs_dilate = [1, 2]}}
-      {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
-      : (tensor<2x9x7x8xf32>, tensor<3x2x8x6xf32>) -> tensor<2x5x7x6xf32>
-  return %y : tensor<2x5x7x6xf32>
-}}
-"""
+    text, x, q, check = convolution_of(WINDOWS[0], blocks, 8)
     main = main_of(text, device)
-    check_no_float_weight(text, shape)
-    x = np.random.default_rng(5).standard_normal((2, 9, 7, 8)).astype(np.float32)
-    q = stored(shape, I8)
-    w = dequantize(q, params).astype(np.float64)
-    padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (2, 0), (0, 0)))
-    expected, total = np.zeros((2, 5, 7, 6)), np.zeros((2, 5, 7, 6))
-    for i in range(3):
-        for j in range(2):
-            window = padded[:, i : i + 9 : 2, 2 * j : 2 * j + 7]
-            expected += window @ w[i, j]
-            total += abs(window) @ abs(w[i, j])
-    got = main(x, q)
-    assert (abs(got - expected) <= 50 * 2.0**-24 * total).all()
+    check_no_float_weight(text, (3, 2, 8, 6))
+    check(main(x, q))
 
 
 @ON_DEVICES
@@ -334,17 +361,12 @@ func.func @main(%x: tensor<3x64xf32>, %q: tensor<64x8xi4>, %s: tensor<2x8xf16>, 
 def test_what_is_not_recognised_is_still_right(cpu: Device) -> None:
     """Groups are left to the lowering of the cast."""
     params = parameters((1, 4, 8), {1: 2}, I8)
-    text = f"""
-!w = {type_text(params)}
-func.func @main(%x: tensor<1x5x8xf32>, %s: tensor<1x4x8xi8>) -> tensor<1x5x8xf32> {{
-  %q = quant.scast %s : tensor<1x4x8xi8> to tensor<1x4x8x!w>
-  %w = quant.dcast %q : tensor<1x4x8x!w> to tensor<1x4x8xf32>
-  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {{}}
-      {{batch_group_count = 1 : i64, feature_group_count = 2 : i64}}
-      : (tensor<1x5x8xf32>, tensor<1x4x8xf32>) -> tensor<1x5x8xf32>
-  return %y : tensor<1x5x8xf32>
-}}
-"""
+    operation = """%y = stablehlo.convolution(%x, %w)
+      dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {}
+      {batch_group_count = 1 : i64, feature_group_count = 2 : i64}
+      : (tensor<1x5x8xf32>, tensor<1x4x8xf32>)"""
+    x_argument = "%x: tensor<1x5x8xf32>, "
+    text = cast_weight(params, (1, 4, 8), x_argument, operation, "tensor<1x5x8xf32>")
     x = np.random.default_rng(7).standard_normal((1, 5, 8)).astype(np.float32)
     q = stored((1, 4, 8), I8)
     w = dequantize(q, params)[0].astype(np.float64)
@@ -360,33 +382,23 @@ func.func @main(%x: tensor<1x5x8xf32>, %s: tensor<1x4x8xi8>) -> tensor<1x5x8xf32
 @pytest.mark.parametrize("case", LARGE)
 @pytest.mark.share(2)
 def test_many_rows_are_multiplied_by_reals_computed_once(case: str, device: Device) -> None:
-    shapes, batch, contracted, blocks, storage = LARGE[case]
-    params = parameters(shapes[1], blocks, storage)
-    text = dot_text(case, params)
+    text, x, q, check = dot_of(case)
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
     main = main_of(text, device, kernels="none")
     lowered = lowered_text(text, CompileOptions(target, kernels="none"))
-    assert tensor(shapes[1], "f32") in lowered
+    assert tensor(LARGE[case][0][1], "f32") in lowered
     if target == "llvm-cpu":  # elsewhere some are loops of their own
         assert lowered.count("stablehlo.dot_general") == 1
-    x = np.random.default_rng(2).standard_normal(shapes[0]).astype(np.float32)
-    q = stored(shapes[1], storage)
-    got = main(x, q)
-    check_sum(got, x, dequantize(q, params), batch, contracted)
+    check(main(x, q), x)
 
 
 @pytest.mark.parametrize("reason", ["few rows", "integers", "dynamic"])
 def test_where_rows_are_few_or_unknown_the_nest_stays(reason: str) -> None:
-    shapes, *_, blocks, storage = LARGE["many rows"]
-    dynamic = reason == "dynamic"
-    text = dot_text("many rows", parameters(shapes[1], blocks, storage), dynamic)
+    text, *_ = dot_of("many rows", dynamic=reason == "dynamic")
     if reason == "few rows":
         text = text.replace("tensor<4x", "tensor<3x")
-    options = CompileOptions(
-        activations="int8" if reason == "integers" else "float",
-        kernels="none",
-    )
-    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    activations = "int8" if reason == "integers" else "float"
+    lowered = lowered_text(text, CompileOptions(activations=activations, kernels="none"))
     assert "stablehlo.dot" not in lowered
     assert '"reduction", "reduction"' in lowered
 
@@ -397,20 +409,16 @@ def test_where_rows_are_few_or_unknown_the_nest_stays(reason: str) -> None:
 @pytest.mark.parametrize("on_left", [False, True])
 def test_a_transposed_weight_is_read_as_it_is_stored(on_left: bool) -> None:
     params = parameters((6, 3, 8), {0: 3, 2: 4}, I8)
-    axes, result = ("[2, 0]", "3x5") if on_left else ("[2, 0]", "5x3")
-    sides = ("%t, %x", f"{axes} x [2, 1]") if on_left else ("%x, %t", f"[2, 1] x {axes}")
-    types = ["tensor<5x6x8xf32>", "tensor<8x3x6xf32>"]
-    text = f"""
-!w = {type_text(params)}
-func.func @main(%x: tensor<5x6x8xf32>, %s: tensor<6x3x8xi8>) -> tensor<{result}xf32> {{
-  %q = quant.scast %s : tensor<6x3x8xi8> to tensor<6x3x8x!w>
-  %w = quant.dcast %q : tensor<6x3x8x!w> to tensor<6x3x8xf32>
-  %t = stablehlo.transpose %w, dims = [2, 1, 0] : (tensor<6x3x8xf32>) -> tensor<8x3x6xf32>
-  %y = stablehlo.dot_general {sides[0]}, contracting_dims = {sides[1]}
-      : ({", ".join(reversed(types) if on_left else types)}) -> tensor<{result}xf32>
-  return %y : tensor<{result}xf32>
-}}
-""".replace("[2, 0] x [2, 1]", "[0, 2] x [2, 1]").replace("[2, 1] x [2, 0]", "[2, 1] x [0, 2]")
+    out = "tensor<3x5xf32>" if on_left else "tensor<5x3xf32>"
+    x_type, transposed = "tensor<5x6x8xf32>", "tensor<8x3x6xf32>"
+    operation = f"""%t = stablehlo.transpose %w, dims = [2, 1, 0]
+      : (tensor<6x3x8xf32>) -> {transposed}
+  %y = stablehlo.dot_general """
+    if on_left:
+        operation += f"%t, %x, contracting_dims = [0, 2] x [2, 1] : ({transposed}, {x_type})"
+    else:
+        operation += f"%x, %t, contracting_dims = [1, 2] x [2, 0] : ({x_type}, {transposed})"
+    text = cast_weight(params, (6, 3, 8), f"%x: {x_type}, ", operation, out)
     nest = nest_of(text)
     assert "stablehlo.transpose" not in str(nest)
     x = np.random.default_rng(2).standard_normal((5, 6, 8)).astype(np.float32)
@@ -436,90 +444,31 @@ def nest_of(text: str) -> ir.Module:
 
 @pytest.mark.parametrize("case", DOTS)
 def test_loop_nests_of_dots(case: str) -> None:
-    shapes, batch, contracted, blocks, storage = DOTS[case]
-    params = parameters(shapes[1], blocks, storage)
-    x = np.random.default_rng(2).standard_normal(shapes[0]).astype(np.float32)
-    q = stored(shapes[1], storage)
-    signed = q.astype(np.int8) if storage.width == 8 else q
-    (got,) = evaluate(nest_of(dot_text(case, params)), "main", [x, signed])
-    check_sum(got, x, dequantize(q, params), batch, contracted)
+    text, x, q, check = dot_of(case)
+    (got,) = evaluate(nest_of(text), "main", [x, q])
+    check(got, x)
 
 
-@pytest.mark.parametrize(
-    ("extents", "kernel", "stride", "padding", "dilation"),
-    [
-        ((9, 7), (3, 2), (2, 1), ((1, 1), (2, 0)), (1, 2)),
-        ((4, 6), (2, 2), (3, 3), ((1, 1), (0, 0)), (2, 1)),  # one position, two positions
-        ((3, 5), (2, 3), (2, 4), ((0, 0), (0, 0)), (1, 1)),  # and elements after the window
-        ((5, 8), (1, 2), (9, 5), ((-1, 3), (1, -1)), (3, 3)),
-        ((3, 5), (1, 2), (1, 1), ((-4, 0), (0, 0)), (1, 1)),  # cuts more than there is
-    ],
-)
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("blocks", [{2: 4}, {3: 3}, {2: 2, 3: 1}])
-def test_loop_nests_of_convolutions(
-    extents: tuple[int, int],
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    padding: tuple[tuple[int, int], ...],
-    dilation: tuple[int, int],
-    blocks: dict[int, int],
-) -> None:
+def test_loop_nests_of_convolutions(window: Any, blocks: dict[int, int]) -> None:
     """The rest after the only window of an axis is cut: IREE refuses it."""
-    shape = (*kernel, 4, 6)
-    params = parameters(shape, blocks, I8, seed=4)
-    reaches = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
-    counts = [
-        max(n + low + high - reach + s, 0) // s
-        for n, (low, high), reach, s in zip(extents, padding, reaches, stride, strict=True)
-    ]
-    x_type, q_type = tensor((2, *extents, 4), "f32"), tensor(shape, "i8")
-    out = tensor((2, *counts, 6), "f32")
-    text = f"""
-!w = {type_text(params)}
-func.func @main(%x: {x_type}, %s: {q_type}) -> {out} {{
-  %q = quant.scast %s : {q_type} to {tensor(shape, "!w")}
-  %w = quant.dcast %q : {tensor(shape, "!w")} to {tensor(shape, "f32")}
-  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
-      window = {{stride = {list(stride)}, pad = {[list(p) for p in padding]},
-                rhs_dilate = {list(dilation)}}}
-      {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
-      : ({x_type}, {tensor(shape, "f32")}) -> {out}
-  return %y : {out}
-}}
-"""
+    text, x, q, check = convolution_of(window, blocks, 4)
     module = nest_of(text)
-    x = np.random.default_rng(5).standard_normal((2, *extents, 4)).astype(np.float32)
-    q = stored(shape, I8)
-    w = dequantize(q, params).astype(np.float64)
-    spread = [(max(low, 0), max(high, 0)) for low, high in padding]
-    padded = np.pad(x.astype(np.float64), ((0, 0), *spread, (0, 0)))
-    padded = padded[:, max(-padding[0][0], 0) :, max(-padding[1][0], 0) :]
-    expected, total = np.zeros((2, *counts, 6)), np.zeros((2, *counts, 6))
-    for i, j, row, column in np.ndindex(*kernel, *counts):
-        position = row * stride[0] + i * dilation[0], column * stride[1] + j * dilation[1]
-        expected[:, row, column] += padded[:, position[0], position[1]] @ w[i, j]
-        total[:, row, column] += abs(padded[:, position[0], position[1]]) @ abs(w[i, j])
     (got,) = evaluate(module, "main", [x, q])
-    assert (abs(got - expected) <= 50 * 2.0**-24 * total).all()
+    check(got)
     (nest,) = [op for op in walk(module.operation) if op.name == "linalg.generic"]
-    for axis, (count, reach) in enumerate(zip(counts, reaches, strict=True), 1):
-        if count == 1:
-            assert nest.operands[0].type.shape[axis] == reach
+    for axis, (extent, step) in enumerate(zip(window[1], window[4], strict=True), 1):
+        if got.shape[axis] == 1:
+            assert nest.operands[0].type.shape[axis] == (extent - 1) * step + 1
 
 
 def test_a_weight_times_itself() -> None:
     """Its cast goes once, when both operands have been replaced."""
     params = parameters((4, 4), {0: 2}, I8)
-    text = f"""
-!w = {type_text(params)}
-func.func @main(%s: tensor<4x4xi8>) -> tensor<4x4xf32> {{
-  %q = quant.scast %s : tensor<4x4xi8> to tensor<4x4x!w>
-  %w = quant.dcast %q : tensor<4x4x!w> to tensor<4x4xf32>
-  %y = stablehlo.dot_general %w, %w, contracting_dims = [1] x [0]
-      : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-  return %y : tensor<4x4xf32>
-}}
-"""
+    operation = """%y = stablehlo.dot_general %w, %w, contracting_dims = [1] x [0]
+      : (tensor<4x4xf32>, tensor<4x4xf32>)"""
+    text = cast_weight(params, (4, 4), "", operation, "tensor<4x4xf32>")
     q = stored((4, 4), I8)
     w = dequantize(q, params)
     check_sum(evaluate(nest_of(text), "main", [q])[0], w, w, ([], []), ([1], [0]))
@@ -540,23 +489,11 @@ func.func @main(%x: tensor<3x?xf32>, %w: tensor<?x4x!w>) -> tensor<3x4xf32> {
     assert "stablehlo.dot_general" in str(module)
 
 
-def test_a_window_beyond_all_there_is_reads_zeros() -> None:
-    """Padding may cut more than there is."""
-    shape = (1, 4, 6)
-    params = parameters(shape, {1: 2}, I8)
-    text = f"""
-!w = {type_text(params)}
-func.func @main(%x: tensor<1x3x4xf32>, %s: tensor<1x4x6xi8>) -> tensor<1x2x6xf32> {{
-  %q = quant.scast %s : tensor<1x4x6xi8> to tensor<1x4x6x!w>
-  %w = quant.dcast %q : tensor<1x4x6x!w> to tensor<1x4x6xf32>
-  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f],
-      window = {{pad = [[-4, 3]]}} {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
-      : (tensor<1x3x4xf32>, tensor<1x4x6xf32>) -> tensor<1x2x6xf32>
-  return %y : tensor<1x2x6xf32>
-}}
-"""
-    (got,) = evaluate(nest_of(text), "main", [np.ones((1, 3, 4), np.float32), stored(shape, I8)])
-    assert not got.any()
+def cases_on_devices(cases: Iterable[str], *vulkan_cases: str) -> pytest.MarkDecorator:
+    """Every case on the CPU, and some on Vulkan."""
+    on_vulkan = [pytest.param(case, "vulkan", marks=pytest.mark.vulkan) for case in vulkan_cases]
+    pairs = [*((case, "cpu") for case in cases), *on_vulkan]
+    return pytest.mark.parametrize(("case", "device_name"), pairs)
 
 
 AFFINE = {
@@ -603,13 +540,7 @@ PACKED = {
 """Their last axis of storage fills bytes whatever the integers' bits are."""
 
 
-@pytest.mark.parametrize(
-    ("case", "device_name"),
-    [
-        *((case, "cpu") for case in AFFINE),
-        *(pytest.param(case, "vulkan", marks=pytest.mark.vulkan) for case in ("half", "window")),
-    ],
-)
+@cases_on_devices(AFFINE, "half", "window")
 @pytest.mark.parametrize("parameters_there", ["", "z", "o", "zo"])
 @pytest.mark.share(6)
 def test_the_operation_beside_its_meaning(case: str, device: Device, parameters_there: str) -> None:
@@ -617,13 +548,7 @@ def test_the_operation_beside_its_meaning(case: str, device: Device, parameters_
     check_operation(AFFINE[case], device, parameters_there, StorageType.parse("u4"))
 
 
-@pytest.mark.parametrize(
-    ("case", "device_name"),
-    [
-        *((case, "cpu") for case in PACKED),
-        *(pytest.param(case, "vulkan", marks=pytest.mark.vulkan) for case in ("rows", "columns")),
-    ],
-)
+@cases_on_devices(PACKED, "rows", "columns")
 @pytest.mark.parametrize("storage", ["u2", "i3", "i4", "u5", "i6", "u8<0:63>"])
 @pytest.mark.share(6)
 def test_planes_beside_their_meaning(case: str, device: Device, storage: str) -> None:
@@ -634,13 +559,7 @@ def test_planes_beside_their_meaning(case: str, device: Device, storage: str) ->
     check_operation(PACKED[case], device, there, type_, planes=planes)
 
 
-@pytest.mark.parametrize(
-    ("case", "device_name"),
-    [
-        *((case, "cpu") for case in (*PACKED, *AFFINE)),
-        *(pytest.param(case, "vulkan", marks=pytest.mark.vulkan) for case in ("rows", "window")),
-    ],
-)
+@cases_on_devices((*PACKED, *AFFINE), "rows", "window")
 @pytest.mark.share(3)
 def test_activations_of_8_bits_beside_their_meaning(case: str, device: Device) -> None:
     """One scale for the elements that one scale of the weight multiplies."""
