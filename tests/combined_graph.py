@@ -130,6 +130,10 @@ class Value:
         return self.element.reals(self.array) if isinstance(self.element, Quantized) else self.array
 
 
+Build = Callable[..., Sequence[Value]]
+"""A function that writes operations of a `Graph`, given it and values, and returns the results."""
+
+
 def tensor(shape: Sequence[int], element: Element, dynamic: frozenset[int] = frozenset()) -> str:
     dims = "".join("?x" if d in dynamic else f"{n}x" for d, n in enumerate(shape))
     return f"tensor<{dims}{element}>"
@@ -138,14 +142,8 @@ def tensor(shape: Sequence[int], element: Element, dynamic: frozenset[int] = fro
 def settle(reals: np.ndarray, element: Quantized, error: Any = None) -> np.ndarray:
     """The storage of reals: the nearest, ties to even after the zero point is added, saturated.
 
-    Args:
-        reals: the values to quantize.
-        element: the type.
-        error: how far the reals may be off; without it they are exact, but for float64's own
-            rounding, and near ties are ties.
-
-    Raises:
-        Ambiguous: where the error decides.
+    `error` bounds the error of the reals, and `Ambiguous` is raised where it decides. Without it
+    they are exact, but for float64's own rounding, and near ties are ties.
     """
     low, high = element.range
     scaled = reals / element.spread(element.scales, reals.shape)
@@ -325,10 +323,7 @@ class Graph:
     def argument(
         self, element: Element, shape: Sequence[int], dynamic: Sequence[int] = (), spread: float = 2
     ) -> Value:
-        array = self.draw(element, shape, spread)
-        value = Value(f"%arg{len(self.arguments)}", element, array, 0.0, frozenset(dynamic))
-        self.arguments.append(value)
-        return value
+        return self.argument_of(element, self.draw(element, shape, spread), dynamic)
 
     def draw(self, element: Element, shape: Sequence[int], spread: float = 2) -> np.ndarray:
         if isinstance(element, Quantized):
@@ -340,9 +335,10 @@ class Graph:
             return self.rng.integers(0, 2, shape).astype(bool)
         return self.rng.integers(0, 100, shape)
 
-    def argument_of(self, element: Element, array: Any) -> Value:
+    def argument_of(self, element: Element, array: Any, dynamic: Sequence[int] = ()) -> Value:
         """An argument with these values."""
-        value = Value(f"%arg{len(self.arguments)}", element, np.asarray(array))
+        name = f"%arg{len(self.arguments)}"
+        value = Value(name, element, np.asarray(array), 0.0, frozenset(dynamic))
         self.arguments.append(value)
         return value
 
@@ -735,13 +731,7 @@ class Graph:
         )
 
     def dynamic_slice(self, x: Value, starts: Sequence[Value], sizes: Sequence[int]) -> Value:
-        at = tuple(
-            slice(b, b + n)
-            for b, n in (
-                (int(np.clip(s.array, 0, extent - n)), n)
-                for s, n, extent in zip(starts, sizes, x.shape, strict=True)
-            )
-        )
+        at = clamped_slices(starts, sizes, x.shape)
         return self.moved(
             "stablehlo.dynamic_slice", x, lambda a: a[at], f"slice_sizes = {integers(sizes)}",
             further_operands=starts,
@@ -749,13 +739,7 @@ class Graph:
 
     def dynamic_update_slice(self, x: Value, update: Value, starts: Sequence[Value]) -> Value:
         array = x.array.copy()
-        prefix = [
-            int(np.clip(s.array, 0, extent - n))
-            for s, n, extent in zip(starts, update.shape, x.shape, strict=True)
-        ]
-        array[tuple(slice(b, b + n) for b, n in zip(prefix, update.shape, strict=True))] = (
-            update.array
-        )
+        array[clamped_slices(starts, update.shape, x.shape)] = update.array
         return self.write("stablehlo.dynamic_update_slice", [x, update, *starts], x.element, array)
 
     # Reductions
@@ -845,28 +829,22 @@ class Graph:
 
     # Regions and calls
 
-    def region(
-        self, build: Callable[..., Sequence[Value]], inputs: Sequence[Value]
-    ) -> tuple[str, list[Value]]:
-        """A block's text, and its results for its inputs."""
+    def written(self, build: Build, inputs: Sequence[Value]) -> tuple[list[str], list[Value]]:
+        """The operations that compute results of inputs, apart from the program; the results."""
         outside, self.program = self.program, []
+        results = list(build(self, *inputs))
+        operations, self.program = self.program, outside
+        return operations, results
+
+    def region(self, build: Build, inputs: Sequence[Value]) -> tuple[str, list[Value]]:
+        """A block's text, and its results for its inputs."""
         named = [replace(v, name=self.fresh()) for v in inputs]
-        results = list(build(self, *named))
+        operations, results = self.written(build, named)
         names = ", ".join(v.name for v in results)
         types = ", ".join(v.type for v in results)
         head = f"^bb0({', '.join(f'{v.name}: {v.type}' for v in named)}):" if named else ""
-        text_lines = [head, *self.program, f'"stablehlo.return"({names}) : ({types}) -> ()']
-        self.program = outside
+        text_lines = [head, *operations, f'"stablehlo.return"({names}) : ({types}) -> ()']
         return "{\n    " + "\n    ".join(text_lines) + "\n  }", results
-
-    def silently(
-        self, build: Callable[..., Sequence[Value]], inputs: Sequence[Value]
-    ) -> list[Value]:
-        """Evaluate without writing."""
-        outside, self.program = self.program, []
-        results = list(build(self, *inputs))
-        self.program = outside
-        return results
 
     def wrote(self, text: str, results: Sequence[Value]) -> list[Value]:
         """Write an operation whose results are known, under new names."""
@@ -875,12 +853,7 @@ class Graph:
         self.program.append(f"{base}{count} = {text}")
         return [replace(v, name=f"{base}#{at}" if count else base) for at, v in enumerate(results)]
 
-    def loop(
-        self,
-        carried: Sequence[Value],
-        until: int,
-        build: Callable[..., Sequence[Value]],
-    ) -> list[Value]:
+    def loop(self, carried: Sequence[Value], until: int, build: Build) -> list[Value]:
         """A while loop: a counter from 0, and values that the body updates."""
         start = self.constant("i32", np.int64(0))
         values = [start, *carried]
@@ -895,15 +868,13 @@ class Graph:
         before, _ = self.region(condition, values)
         after, results = self.region(body, values)
         for _ in range(until - 1):
-            results = self.silently(body, results)
+            _, results = self.written(body, results)
         names = ", ".join(v.name for v in values)
         types = ", ".join(v.type for v in values)
         text = f'"stablehlo.while"({names}) ({before}, {after}) : ({types}) -> ({types})'
         return self.wrote(text, results)[1:]
 
-    def case(
-        self, index: Value, branches: Sequence[Callable[[Graph], Sequence[Value]]]
-    ) -> list[Value]:
+    def case(self, index: Value, branches: Sequence[Build]) -> list[Value]:
         """A case, or an if where the index is a truth value; out of range is the last branch."""
         regions = [self.region(branch, []) for branch in branches]
         if index.element == "i1":
@@ -917,24 +888,28 @@ class Graph:
         text = f'"stablehlo.{name}"({index.name}) ({bodies}) : ({index.type}) -> ({types})'
         return self.wrote(text, results)
 
-    def call(
-        self, name: str, build: Callable[..., Sequence[Value]], inputs: Sequence[Value]
-    ) -> list[Value]:
+    def call(self, name: str, build: Build, inputs: Sequence[Value]) -> list[Value]:
         """A call of a private function, which is written at its first call."""
-        outside, self.program = self.program, []
         named = [replace(v, name=self.fresh()) for v in inputs]
-        results = list(build(self, *named))
+        operations, results = self.written(build, named)
         types = ", ".join(v.type for v in results)
         head = ", ".join(f"{v.name}: {v.type}" for v in named)
         opening = f"func.func private @{name}({head}) -> ({types}) {{"
         if not any(f"@{name}(" in helper for helper in self.helpers):
             names = ", ".join(v.name for v in results)
-            body = "\n".join(f"  {line}" for line in self.program)
+            body = "\n".join(f"  {line}" for line in operations)
             self.helpers.append(f"{opening}\n{body}\n  return {names} : {types}\n}}")
-        self.program = outside
         operands = ", ".join(v.name for v in inputs)
         kinds = ", ".join(v.type for v in inputs)
         return self.wrote(f"call @{name}({operands}) : ({kinds}) -> ({types})", results)
+
+
+def clamped_slices(
+    starts: Sequence[Value], sizes: Sequence[int], shape: Sequence[int]
+) -> tuple[slice, ...]:
+    """The slices of these sizes at start indices that are clamped to a shape."""
+    firsts = [int(np.clip(s.array, 0, e - n)) for s, n, e in zip(starts, sizes, shape, strict=True)]
+    return tuple(slice(first, first + n) for first, n in zip(firsts, sizes, strict=True))
 
 
 def integers(values: Sequence[int]) -> str:
