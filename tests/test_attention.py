@@ -31,20 +31,20 @@ CASES = {
 COMPILED = Together({name: case.text for name, case in CASES.items()})
 
 
+def check(actual: Any, case: Case, arrays: tuple[np.ndarray, ...], position: int) -> None:
+    required = expected(case, *arrays, position)
+    np.testing.assert_allclose(actual, required, rtol=0, atol=bound(case, *arrays))
+
+
 @ON_DEVICES
 @pytest.mark.parametrize("name", CASES)
 def test_compiled_equals_formula(name: str, device: Device) -> None:
     case, function = CASES[name], COMPILED.function(name, device)
     for count in (1, case.count, case.context) if case.dynamic else (case.count,):
-        query, keys, values = case.arrays(count)
+        arrays = case.arrays(count)
         for position in {0, 1, 5, case.context // 2, case.context - count}:
-            if position + count > case.context:
-                continue
-            required = expected(case, query, keys, values, position)
-            actual = function(query, keys, values, np.int32(position))
-            np.testing.assert_allclose(
-                actual, required, rtol=0, atol=bound(case, query, keys, values)
-            )
+            if position + count <= case.context:
+                check(function(*arrays, np.int32(position)), case, arrays, position)
 
 
 @ON_DEVICES
@@ -52,15 +52,11 @@ def test_compiled_equals_formula(name: str, device: Device) -> None:
 def test_positions_are_clamped(name: str, device: Device) -> None:
     """Positions are clamped like the starts of ``dynamic_update_slice``."""
     case, function = CASES[name], COMPILED.function(name, device)
-    query, keys, values = case.arrays(case.count)
+    arrays = case.arrays(case.count)
     for position, inside in ((-1, 0), (-(2**31), 0), (2**31 - 1, case.context - case.count)):
-        required = expected(case, query, keys, values, inside)
-        actual = function(query, keys, values, np.int32(position))
-        np.testing.assert_allclose(actual, required, rtol=0, atol=bound(case, query, keys, values))
-        computed = attend(query, keys, values, position, case.scale, case.window, case.softcap)
-        np.testing.assert_allclose(
-            computed, required, rtol=0, atol=bound(case, query, keys, values)
-        )
+        check(function(*arrays, np.int32(position)), case, arrays, inside)
+        computed = attend(*arrays, position, case.scale, case.window, case.softcap)
+        check(computed, case, arrays, inside)
 
 
 @ON_DEVICES
@@ -80,14 +76,12 @@ def test_what_is_not_attended_does_not_count(name: str, device: Device) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_numpy_equals_formula(name: str) -> None:
     case = CASES[name]
-    query, keys, values = case.arrays(case.count)
+    arrays = case.arrays(case.count)
     for position in {0, case.context // 2, case.context - case.count}:
-        if position + case.count > case.context:
-            continue
-        required = expected(case, query, keys, values, position)
-        actual = attend(query, keys, values, position, case.scale, case.window, case.softcap)
-        assert actual.dtype == np.float32
-        np.testing.assert_allclose(actual, required, rtol=0, atol=bound(case, query, keys, values))
+        if position + case.count <= case.context:
+            actual = attend(*arrays, position, case.scale, case.window, case.softcap)
+            assert actual.dtype == np.float32
+            check(actual, case, arrays, position)
 
 
 def test_traced() -> None:

@@ -13,14 +13,11 @@ import pytest
 
 from devices import ON_DEVICES, main_of
 from numpy_evaluation import evaluate
+from programs import lowered_text, run_passes
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.pipeline import parse_pipeline, run_pipeline
-from subquant.compiler.reading import parse_text
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.dialects.block_contraction import activation_blocks, terms_of
-from subquant.errors import Remark
 from subquant.formats.irpa_writer import create_archive
 from subquant.numerics.block_contraction import contract_blocks
 from subquant.numerics.casts import dequantize, dequantize_blocks
@@ -147,10 +144,6 @@ def dot_of(
     q = stored(shapes[1], storage)
     check = partial(check_sum, w=dequantize(q, params), batch=batch, contracted=contracted)
     return text, x, q.astype(np.int8) if storage.width == 8 else q, check
-
-
-def lowered_text(text: str, options: CompileOptions | None = None) -> str:
-    return compile_to_bytes(text, options, emit="mlir").decode()
 
 
 def check_no_float_weight(text: str, shape: tuple[int, ...], element: str = "f32") -> None:
@@ -385,7 +378,7 @@ def test_many_rows_are_multiplied_by_reals_computed_once(case: str, device: Devi
     text, x, q, check = dot_of(case)
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
     main = main_of(text, device, kernels="none")
-    lowered = lowered_text(text, CompileOptions(target, kernels="none"))
+    lowered = lowered_text(text, target, kernels="none")
     assert tensor(LARGE[case][0][1], "f32") in lowered
     if target == "llvm-cpu":  # elsewhere some are loops of their own
         assert lowered.count("stablehlo.dot_general") == 1
@@ -398,7 +391,7 @@ def test_where_rows_are_few_or_unknown_the_nest_stays(reason: str) -> None:
     if reason == "few rows":
         text = text.replace("tensor<4x", "tensor<3x")
     activations = "int8" if reason == "integers" else "float"
-    lowered = lowered_text(text, CompileOptions(activations=activations, kernels="none"))
+    lowered = lowered_text(text, activations=activations, kernels="none")
     assert "stablehlo.dot" not in lowered
     assert '"reduction", "reduction"' in lowered
 
@@ -435,8 +428,7 @@ NEST_PASSES = "fuse-block-contractions,lower-block-contractions,lower-quant-cast
 
 
 def nest_of(text: str) -> ir.Module:
-    module = parse_text(text, create_context())
-    run_pipeline(module, parse_pipeline(NEST_PASSES))
+    module, _ = run_passes(text, NEST_PASSES)
     assert "stablehlo.dot" not in str(module)
     assert "stablehlo.convolution" not in str(module)
     return module
@@ -484,8 +476,7 @@ func.func @main(%x: tensor<3x?xf32>, %w: tensor<?x4x!w>) -> tensor<3x4xf32> {
   return %y : tensor<3x4xf32>
 }
 """
-    module = parse_text(text, create_context())
-    run_pipeline(module, parse_pipeline(NEST_PASSES))
+    module, _ = run_passes(text, NEST_PASSES)
     assert "stablehlo.dot_general" in str(module)
 
 
@@ -779,11 +770,7 @@ func.func @main(%x: tensor<{left}xf32>, %q: tensor<{weight}xi8>, %s: tensor<{sca
   return %y : tensor<4x2xf32>
 }}
 """
-    module = parse_text(text, create_context())
-    remarks: list[Remark] = []
-    steps = parse_pipeline("fuse-block-contractions{explain=true}")
-    run_pipeline(module, steps, on_remark=remarks.append)
-    (remark,) = remarks
+    _, (remark,) = run_passes(text, "fuse-block-contractions{explain=true}")
     assert remark.place is not None
     assert remark.place.line == 7
     assert f"is left alone: {reason}" in remark.message
@@ -850,8 +837,7 @@ func.func @main(%x: tensor<4xf32>, %q: {weight}) -> tensor<3xf32> {{
   return %y : tensor<3xf32>
 }}
 """
-    module = parse_text(text, create_context())
-    run_pipeline(module, parse_pipeline("fuse-block-contractions"))
+    module, _ = run_passes(text, "fuse-block-contractions")
     (fused,) = [op for op in walk(module.operation) if op.name == "subquant.block_contraction"]
     maps = [str(attribute.value) for attribute in fused.attributes["indexing_maps"]]
     assert maps == ["(d0, d1) -> (d1)", "(d0, d1) -> (d1, d0)", "(d0, d1) -> (d0)"]

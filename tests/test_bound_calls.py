@@ -90,15 +90,14 @@ def both(results: Any) -> list[list[Any]]:
 
 def test_synchronous_entries_of_a_cpu_program(cpu_program: Executable) -> None:
     names = set(cpu_program._module.function_names)
-    assert {f"two{suffix}" for suffix in ("", SYNC_SUFFIX, ALLOCATE_SUFFIX, BOUND_SUFFIX)} <= names
+    suffixes = (SYNC_SUFFIX, ALLOCATE_SUFFIX, BOUND_SUFFIX)
     assert {
-        f"any_length{suffix}" for suffix in (SYNC_SUFFIX, ALLOCATE_SUFFIX, BOUND_SUFFIX)
+        "two",
+        *(f"{name}{suffix}" for name in ("two", "any_length") for suffix in suffixes),
     } <= names
     # It returns no memory of its own, and it branches.
     for name in ("same", "doubled"):
-        assert {
-            f"{name}{suffix}" for suffix in (SYNC_SUFFIX, ALLOCATE_SUFFIX, BOUND_SUFFIX)
-        } & names == {f"{name}{SYNC_SUFFIX}"}
+        assert {f"{name}{suffix}" for suffix in suffixes} & names == {f"{name}{SYNC_SUFFIX}"}
     assert not any("$" in name for name in cpu_program.functions)
 
 
