@@ -662,8 +662,8 @@ def random_graph(g: Graph, seed: int) -> Sequence[Value]:
     storage = str(draw.choice(["i8", "u8", "i8", "i4", "u4", "i16", "i8", "u8"]))
     shape = (int(draw.integers(1, 5)), int(draw.integers(2, 9)))
     square = (shape[1], shape[1])
-    values = [g.argument(real(g, storage, typical_scale=16 / 2 ** int(storage[1:])), shape)
-              for _ in range(2)]  # fmt: skip
+    scale = 16 / 2 ** int(storage[1:])
+    values = [g.argument(real(g, storage, typical_scale=scale), shape) for _ in range(2)]
     w = g.argument(channels(g, storage, 1, shape[1], 0.5), square)
     assert all(name in FUNCTIONS for name in (*UNARY, *BINARY))
 
@@ -671,9 +671,7 @@ def random_graph(g: Graph, seed: int) -> Sequence[Value]:
         return values[int(draw.integers(max(0, len(values) - 4), len(values)))]
 
     def target() -> Quantized:
-        return real(
-            g, storage, typical_scale=16 / 2 ** int(storage[1:]) * float(draw.choice([0.5, 1, 3]))
-        )
+        return real(g, storage, typical_scale=scale * float(draw.choice([0.5, 1, 3])))
 
     for _ in range(12):
         x, y = pick(), pick()

@@ -122,17 +122,15 @@ def test_npy_keeps_an_array(array: Any, tmp_path: Path) -> None:
     assert got.shape == np.asarray(array).shape
 
 
-def test_missing_npy(tmp_path: Path) -> None:
-    path = tmp_path / "none.npy"
+@pytest.mark.parametrize(
+    ("name", "message"), [("none.npy", "No such file or directory"), ("", "Is a directory")]
+)
+def test_npy_that_is_no_file(name: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
     with pytest.raises(InputError) as caught:
         read_npy(path)
-    assert caught.value.message == f"cannot read '{path}': No such file or directory"
+    assert caught.value.message == f"cannot read '{path}': {message}"
     assert caught.value.exit_status == 1
-
-
-def test_npy_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Is a directory"):
-        read_npy(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["empty", "text", "archive", "pickle"])

@@ -23,6 +23,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import subquant
+from programs import load_script
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -52,15 +53,10 @@ _MODULES = (
 @pytest.fixture(scope="module")
 def bench() -> Any:
     """The modules of ``scripts/benchmarks``."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        modules = {name: importlib.import_module(f"benchmarks.{name}") for name in _MODULES}
-        peers = {
-            name: importlib.import_module(f"benchmarks.peers.{name}")
-            for name in ("iree", "limits", "subquant")
-        }
-    finally:
-        sys.path.remove(str(ROOT / "scripts"))
+    modules = {name: load_script(f"benchmarks.{name}") for name in _MODULES}
+    peers = {
+        name: load_script(f"benchmarks.peers.{name}") for name in ("iree", "limits", "subquant")
+    }
     return SimpleNamespace(**modules, main=modules["__main__"], **peers)
 
 
@@ -586,7 +582,13 @@ def test_a_peer_that_ends_is_started_again(bench: Any, workers: Any) -> None:
     assert second.times is not None
 
 
-def outcome_of(bench: Any, ours: float, *, is_right: bool = True, mark: float = 1.0) -> Any:
+def page(bench: Any, outcomes: Sequence[Any] = (), machine: Any = None, remarks: Any = None) -> str:
+    peers = {"subquant": "subquant 1"}
+    written: str = bench.report.page(machine or {}, peers, outcomes, remarks or {}, None, {})
+    return written
+
+
+def outcome_of(bench: Any, ours: float, *, is_right: bool = True) -> Any:
     def measured(name: str, median: float, right: bool) -> Any:
         times = Times(9, median, median, median, median)
         return bench.measurement.Measured(
@@ -599,26 +601,24 @@ def outcome_of(bench: Any, ours: float, *, is_right: bool = True, mark: float = 
         measured("litert", 2.0, False),
         measured("read", 1.0, True),
     ]
-    return bench.report.Outcome("tiny", 1, mark, 50, actual)
+    return bench.report.Outcome("tiny", 1, 1.0, 50, actual)
 
 
 def test_the_best_peer_that_is_right_counts(bench: Any) -> None:
     assert outcome_of(bench, 4.0).ratio == 1.0
     assert outcome_of(bench, 4.0, is_right=False).ratio is None
     assert outcome_of(bench, 2.0).ceiling_shares() == {"read": 0.25}
-    only_wrong = replace(
-        outcome_of(bench, 4.0), measurements=outcome_of(bench, 4.0).measurements[::2]
-    )
+    outcome = outcome_of(bench, 4.0)
+    only_wrong = replace(outcome, measurements=outcome.measurements[::2])
     assert only_wrong.ratio == 0.5
 
 
 def test_peers_that_are_faster_and_wrong_are_listed(bench: Any) -> None:
-    peers = {"subquant": "subquant 1"}
     outcomes = [outcome_of(bench, 4.0), replace(outcome_of(bench, 4.0), measurements=[])]
-    written = bench.report.page({}, peers, outcomes, {}, None, {})
+    written = page(bench, outcomes)
     assert "## Faster, and wrong\n\n* tiny, 1 thread: litert, 0.50 of our time: " in written
     other = replace(outcomes[0], measurements=outcomes[0].measurements[:2])
-    assert "Faster, and wrong" not in bench.report.page({}, peers, [other], {}, None, {})
+    assert "Faster, and wrong" not in page(bench, [other])
 
 
 def test_onnx_runtime_has_unsigned_weights_where_it_saturates(
@@ -649,8 +649,7 @@ def test_a_page_is_named_by_what_the_cpu_multiplies_with(bench: Any) -> None:
         ("avx2, avx512vnni", "AVX512-VNNI"),
         ("avx2", "AVX2"),
     ]:
-        machine = {"CPU": "one", "features": features}
-        written = bench.report.page(machine, {}, [], {}, None, {})
+        written = page(bench, machine={"CPU": "one", "features": features})
         assert written.startswith(f"# Benchmarks on one with {expected}\n")
 
 
@@ -668,19 +667,17 @@ def test_a_cpu_without_dot_products_has_marks_of_its_own(bench: Any) -> None:
 
 
 def test_what_is_compiled_for_another_cpu_says_so(bench: Any) -> None:
-    peers = {"subquant": "subquant 1", "other": "Other 2"}
     machine = {"CPU": "one", "compiled for": "znver3"}
-    written = bench.report.page(machine, peers, [outcome_of(bench, 1.0)], {}, None, {})
+    written = page(bench, [outcome_of(bench, 1.0)], machine)
     assert written.startswith("# Benchmarks on one, compiled for znver3\n")
     assert "compiled for `znver3`" in written
 
 
 def test_a_mark_that_is_missed_is_reported_with_what_is_known(bench: Any) -> None:
-    peers = {"subquant": "subquant 1"}
     remarks = {"tiny": "the caches are too small"}
-    missed = bench.report.page({}, peers, [outcome_of(bench, 8.0)], remarks, None, {})
+    missed = page(bench, [outcome_of(bench, 8.0)], remarks=remarks)
     assert "* tiny, 1 thread: 0.50 of 1.00; 6% of `read`; the caches are too small" in missed
-    reached = bench.report.page({}, peers, [outcome_of(bench, 1.0)], remarks, None, {})
+    reached = page(bench, [outcome_of(bench, 1.0)], remarks=remarks)
     assert "the caches are too small" not in reached
 
 

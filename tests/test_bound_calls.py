@@ -15,8 +15,6 @@ import pytest
 import subquant
 from device_programs import QUANTIZED
 from devices import ON_DEVICES
-from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import ExecutionError, SignatureError, UsageError
 from subquant.iree_hooks.entry_names import ALLOCATE_SUFFIX, BOUND_SUFFIX, SYNC_SUFFIX
 from subquant.runtime import Device, Executable, native_calls
@@ -217,11 +215,9 @@ def test_a_worker_pool_and_prepacked_weights(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_programs_with_other_flags_are_bound() -> None:
-    options = CompileOptions(iree_flags=("--iree-opt-level=O1",))
     text = "func.func @main(%x: tensor<6xi32>) -> tensor<6xi32> {"
     text += " %y = arith.addi %x, %x : tensor<6xi32> return %y : tensor<6xi32> }"
-    data = compile_to_bytes(text, options)
-    call = Executable(data, threads=1).main.bind(X)
+    call = subquant.compile(text, iree_flags=("--iree-opt-level=O1",), threads=1).main.bind(X)
     assert call().numpy().tolist() == (2 * X).tolist()
     call.set(0, X + 1)
     assert call().numpy().tolist() == (2 * X + 2).tolist()
