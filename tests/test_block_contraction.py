@@ -13,7 +13,7 @@ import pytest
 
 from devices import ON_DEVICES, main_of
 from numpy_evaluation import evaluate
-from programs import lowered_text, run_passes
+from programs import Cast, lowered_text, run_passes
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
@@ -32,14 +32,13 @@ def parameters(
     blocks: dict[int, int],
     storage: StorageType,
     *,
-    asymmetric: bool = True,
     expressed: ExpressedType = ExpressedType.F32,
     seed: int = 0,
 ) -> QuantizationParameters:
     rng = np.random.default_rng(seed)
     grid = tuple(-(-n // blocks[a]) if a in blocks else 1 for a, n in enumerate(shape))
     low, high = storage.minimum, storage.maximum
-    zero_points = rng.integers(max(low, -50), min(high, 50) + 1, grid) if asymmetric else None
+    zero_points = rng.integers(max(low, -50), min(high, 50) + 1, grid)
     return QuantizationParameters(
         storage,
         expressed,
@@ -49,22 +48,6 @@ def parameters(
         zero_points,
         "sub-channel",
     )
-
-
-def type_text(params: QuantizationParameters) -> str:
-    """The type as text: nested scales with zero points."""
-
-    def nested(scales: Any, zero_points: Any) -> str:
-        if scales.ndim == 0:
-            return f"{float(scales)!r}:{int(zero_points)}"
-        pieces = (nested(s, z) for s, z in zip(scales, zero_points, strict=True))
-        return "{" + ", ".join(pieces) + "}"
-
-    storage = params.storage
-    name = f"{'i' if storage.signed else 'u'}{storage.width}"
-    blocks = ", ".join(f"{a}:{b}" for a, b in zip(params.axes, params.block_sizes, strict=True))
-    values = nested(params.scales.astype(np.float64), params.zero_points)
-    return f"!quant.uniform<{name}:{params.expressed.value}:{{{blocks}}}, {values}>"
 
 
 def tensor(shape: tuple[int, ...], element: str) -> str:
@@ -112,7 +95,7 @@ def cast_weight(
     """A function of `x` and the storage %s, in which `operation` reads the weight's reals, %w."""
     stored, quantized = tensor(shape, f"i{params.storage.width}"), tensor(shape, "!w")
     return f"""
-!w = {type_text(params)}
+!w = {Cast(params, shape).mlir_type()}
 func.func @main({x}%s: {stored}) -> {out} {{
   %q = quant.scast %s : {stored} to {quantized}
   %w = quant.dcast %q : {quantized} to {tensor(shape, params.expressed.value)}
