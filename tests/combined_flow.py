@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from combined_graph import FUNCTIONS, Graph, Quantized, Value, as_signed, convolve, window_positions
-from combined_programs import channels, family, like, nice, product, real
+from combined_programs import channels, family, like, product, real
 
 # Reductions
 
@@ -381,7 +381,7 @@ def narrow_range(
     """Narrower ranges through a contraction, additions and a function."""
 
     def narrow(typical_scale: float, zero: bool = True) -> Quantized:
-        element = nice(g, storage, zero, limits=limits, expressed=expressed)
+        element = real(g, storage, zero, limits=limits, expressed=expressed)
         return replace(element, scales=float(np.float32(typical_scale)))
 
     x = g.argument(narrow(0.1), (4, 6))

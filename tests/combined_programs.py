@@ -87,19 +87,12 @@ def family(*cases: tuple[Any, ...]) -> Callable[[Callable[..., Sequence[Value]]]
 
 # Types
 
-NICE = (0.5, 0.25, 0.375, 0.03125, 0.1875, 0.78125)
-"""Scales of few bits: sums of products are exact, and ties are ties."""
 
-
-def nice(g: Graph, storage: str, zero: bool = True, **more: Any) -> Quantized:
-    """A per-tensor type with a scale of few bits."""
-    element = Quantized(storage, g.rng.choice(NICE), **more)
-    return replace(element, zeros=_zero(g, element)) if zero else element
-
-
-def real(g: Graph, storage: str, zero: bool = True, typical_scale: float = 0.05) -> Quantized:
+def real(
+    g: Graph, storage: str, zero: bool = True, typical_scale: float = 0.05, **more: Any
+) -> Quantized:
     """A per-tensor type with any f32 as its scale."""
-    element = Quantized(storage, float(np.float32(typical_scale * g.rng.uniform(0.5, 2))))
+    element = Quantized(storage, float(np.float32(typical_scale * g.rng.uniform(0.5, 2))), **more)
     return replace(element, zeros=_zero(g, element)) if zero else element
 
 
