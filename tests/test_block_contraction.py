@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def parameters(
     )
 
 
-def tensor(shape: tuple[int, ...], element: str) -> str:
+def tensor(shape: Sequence[Any], element: str) -> str:
     return f"tensor<{''.join(f'{n}x' for n in shape)}{element}>"
 
 
@@ -61,30 +62,25 @@ def stored(shape: tuple[int, ...], storage: StorageType, seed: int = 1) -> np.nd
 
 
 I4, U4, I8, U8 = StorageType(4), StorageType(4, False), StorageType(8), StorageType(8, False)
+# The operands' shapes and indices, the weight's blocks and its storage.
 DOTS = {
-    "contracted": (((5, 64), (64, 24)), ([], []), ([1], [0]), {0: 32}, I4),
-    "contracted, unsigned": (((5, 64), (64, 24)), ([], []), ([1], [0]), {0: 16, 1: 1}, U4),
-    "rows are outputs": (((5, 64), (24, 64)), ([], []), ([1], [1]), {0: 1, 1: 32}, I8),
-    "both axes": (((5, 64), (24, 64)), ([], []), ([1], [1]), {0: 8, 1: 16}, U8),
-    "outputs only": (((5, 64), (64, 24)), ([], []), ([1], [0]), {1: 6}, I4),
-    "matrix and vector": (((64,), (24, 64)), ([], []), ([0], [1]), {0: 1, 1: 32}, I4),
-    "batches": (((3, 5, 32), (3, 32, 7)), ([0], [0]), ([2], [1]), {0: 1, 1: 8}, I8),
-    "two contracted": (((5, 8, 6), (6, 8, 9)), ([], []), ([2, 1], [0, 1]), {0: 3, 1: 4}, I4),
+    "contracted": (((5, 64), (64, 24)), "mk,kn->mn", {0: 32}, I4),
+    "contracted, unsigned": (((5, 64), (64, 24)), "mk,kn->mn", {0: 16, 1: 1}, U4),
+    "rows are outputs": (((5, 64), (24, 64)), "mk,nk->mn", {0: 1, 1: 32}, I8),
+    "both axes": (((5, 64), (24, 64)), "mk,nk->mn", {0: 8, 1: 16}, U8),
+    "outputs only": (((5, 64), (64, 24)), "mk,kn->mn", {1: 6}, I4),
+    "matrix and vector": (((64,), (24, 64)), "k,nk->n", {0: 1, 1: 32}, I4),
+    "batches": (((3, 5, 32), (3, 32, 7)), "bmk,bkn->bmn", {0: 1, 1: 8}, I8),
+    "two contracted": (((5, 8, 6), (6, 8, 9)), "mkl,lkn->mn", {0: 3, 1: 4}, I4),
 }
 
 
 LARGE = {
-    "many rows": (((4, 256), (256, 256)), ([], []), ([1], [0]), {0: 32}, I4),
-    "many rows, outputs": (((6, 256), (256, 256)), ([], []), ([1], [1]), {0: 1, 1: 32}, U4),
-    "two planes": (((5, 256), (256, 256)), ([], []), ([1], [0]), {0: 16, 1: 8}, StorageType(5)),
-    "large batches": (((2, 5, 128), (2, 128, 256)), ([0], [0]), ([2], [1]), {0: 1, 1: 8}, I8),
-    "two large contracted": (
-        ((4, 8, 32), (32, 8, 256)),
-        ([], []),
-        ([2, 1], [0, 1]),
-        {0: 8, 1: 4},
-        U8,
-    ),
+    "many rows": (((4, 256), (256, 256)), "mk,kn->mn", {0: 32}, I4),
+    "many rows, outputs": (((6, 256), (256, 256)), "mk,nk->mn", {0: 1, 1: 32}, U4),
+    "two planes": (((5, 256), (256, 256)), "mk,kn->mn", {0: 16, 1: 8}, StorageType(5)),
+    "large batches": (((2, 5, 128), (2, 128, 256)), "bmk,bkn->bmn", {0: 1, 1: 8}, I8),
+    "two large contracted": (((4, 8, 32), (32, 8, 256)), "mkl,lkn->mn", {0: 8, 1: 4}, U8),
 }
 """Weights whose reals are computed once, for many rows."""
 
@@ -109,23 +105,27 @@ def dot_of(
     case: str, expressed: ExpressedType = ExpressedType.F32, dynamic: bool = False
 ) -> tuple[str, np.ndarray, np.ndarray, Callable[..., None]]:
     """A program, its arguments, and the check of its results."""
-    shapes, batch, contracted, blocks, storage = (DOTS | LARGE)[case]
+    shapes, rule, blocks, storage = (DOTS | LARGE)[case]
     params = parameters(shapes[1], blocks, storage, expressed=expressed)
-    element = expressed.value
-    left_shape: tuple[Any, ...] = ("?", *shapes[0][1:]) if dynamic else shapes[0]
-    free = [
-        [n for a, n in enumerate(s) if a not in b and a not in c]
-        for s, b, c in zip((left_shape, shapes[1]), batch, contracted, strict=True)
-    ]
-    out = tensor((*(shapes[0][a] for a in batch[0]), *free[0], *free[1]), element)
-    left, right = tensor(left_shape, element), tensor(shapes[1], element)
-    dims = f"batching_dims = {batch[0]} x {batch[1]}, " if batch[0] else ""
+    indices = re.split(",|->", rule)
+    sizes: dict[str, Any] = dict(zip(indices[0] + indices[1], shapes[0] + shapes[1], strict=True))
+    if dynamic:
+        sizes[rule[0]] = "?"
+    left, right, out = (tensor([sizes[c] for c in each], expressed.value) for each in indices)
+    shared = [c for c in indices[1] if c in indices[0]]
+    batch, contracted = (
+        " x ".join(
+            str([each.index(c) for c in shared if (c in indices[2]) == is_batch])
+            for each in indices[:2]
+        )
+        for is_batch in (True, False)
+    )
     operation = f"""%y = stablehlo.dot_general %x, %w,
-      {dims}contracting_dims = {contracted[0]} x {contracted[1]} : ({left}, {right})"""
+      batching_dims = {batch}, contracting_dims = {contracted} : ({left}, {right})"""
     text = cast_weight(params, shapes[1], f"%x: {left}, ", operation, out)
     x = np.random.default_rng(2).standard_normal(shapes[0]).astype(expressed.dtype)
     q = stored(shapes[1], storage)
-    check = partial(check_sum, w=dequantize(q, params), batch=batch, contracted=contracted)
+    check = partial(check_sum, w=dequantize(q, params), rule=rule)
     return text, x, q.astype(np.int8) if storage.width == 8 else q, check
 
 
@@ -152,29 +152,12 @@ def test_dots(case: str, device: Device) -> None:
     check(main(x, q), x)
 
 
-def check_sum(
-    got: Any, x: Any, w: Any, batch: Any, contracted: Any, unit: float = 2.0**-24
-) -> None:
+def check_sum(got: Any, x: Any, w: Any, rule: str, unit: float = 2.0**-24) -> None:
     """Within the error of a sum of K products in any order: K * unit * sum |x| |w|."""
-    letters = "abcdefgh"
-    left = list(letters[: x.ndim])
-    right: list[str] = []
-    spare = iter("mnopqrst")
-    for axis in range(w.ndim):
-        if axis in batch[1]:
-            right.append(left[batch[0][batch[1].index(axis)]])
-        elif axis in contracted[1]:
-            right.append(left[contracted[0][contracted[1].index(axis)]])
-        else:
-            right.append(next(spare))
-    summed = {left[a] for a in contracted[0]}
-    batches = [left[a] for a in batch[0]]
-    free = [c for c in left if c not in summed and c not in batches]
-    out = "".join(batches + free + [c for c in right if c not in summed and c not in batches])
-    rule = f"{''.join(left)},{''.join(right)}->{out}"
     x64, w64 = x.astype(np.float64), w.astype(np.float64)
     expected = np.einsum(rule, x64, w64)
-    count = int(np.prod([x.shape[a] for a in contracted[0]]))
+    left, _, result = re.split(",|->", rule)
+    count = math.prod(n for c, n in zip(left, x.shape, strict=True) if c not in result)
     bound = (count + 2) * unit * np.einsum(rule, abs(x64), abs(w64))
     assert got.shape == expected.shape
     assert (abs(got.astype(np.float64) - expected) <= bound).all()
@@ -331,7 +314,7 @@ func.func @main(%x: tensor<3x64xf32>, %q: tensor<64x8xi4>, %s: tensor<2x8xf16>, 
     s = rng.uniform(0.01, 0.1, (2, 8)).astype(np.float16)
     w = (q - np.repeat(z, 32, 0).astype(np.int32)) * np.repeat(s, 32, 0).astype(np.float64)
     got = main(x, q, s, z)
-    check_sum(got, x, w, ([], []), ([1], [0]))
+    check_sum(got, x, w, "mk,kn->mn")
 
 
 def test_what_is_not_recognised_is_still_right(cpu: Device) -> None:
@@ -446,7 +429,7 @@ def test_a_weight_times_itself() -> None:
     text = cast_weight(params, (4, 4), "", operation, "tensor<4x4xf32>")
     q = stored((4, 4), I8)
     w = dequantize(q, params)
-    check_sum(evaluate(nest_of(text), "main", [q])[0], w, w, ([], []), ([1], [0]))
+    check_sum(evaluate(nest_of(text), "main", [q])[0], w, w, "mk,kn->mn")
 
 
 def test_a_weight_of_a_dynamic_shape_keeps_its_cast() -> None:
@@ -656,7 +639,7 @@ func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}x{word}>, %s: ten
     rng = np.random.default_rng(8)
     x, s = rng.standard_normal((3, depth)).astype(np.float32), rng.uniform(0.1, 1, (8, 1))
     s = s.astype(np.float32)
-    check_sum(function(x, q, s), x, q * s, ([], []), ([1], [1]))
+    check_sum(function(x, q, s), x, q * s, "mk,nk->mn")
 
 
 @ON_DEVICES
@@ -707,7 +690,7 @@ func.func @main(%x: tensor<3x32xf32>, %s: tensor<8x2xf32>) -> tensor<3x8xf32> {{
     x, s = rng.standard_normal((3, 32)).astype(np.float32), rng.uniform(0.1, 1, (8, 2))
     s = s.astype(np.float32)
     actual = Executable(executable, cpu, parameters={"model": path}).main(x, s)
-    check_sum(actual, x, q * np.repeat(s, 16, 1), ([], []), ([1], [1]))
+    check_sum(actual, x, q * np.repeat(s, 16, 1), "mk,nk->mn")
 
 
 def test_constants_of_4_bits_are_two_to_a_byte(cpu: Device) -> None:
@@ -729,7 +712,7 @@ func.func @main(%x: tensor<512xf32>, %s: tensor<256x16xf32>) -> tensor<256xf32> 
     x = rng.standard_normal(512).astype(np.float32)
     s = rng.uniform(0.1, 1, (256, 16)).astype(np.float32)
     actual = Executable(executable, cpu).main(x, s)
-    check_sum(actual, x, q * np.repeat(s, 32, 1), ([], []), ([0], [1]))
+    check_sum(actual, x, q * np.repeat(s, 32, 1), "k,nk->n")
 
 
 @pytest.mark.parametrize(
