@@ -480,8 +480,7 @@ class Graph:
         if isinstance(element, Quantized):
             array = settle(reals, element)
             if function not in EXACT:
-                scale = element.spread(element.scales, reals.shape)
-                scaled = reals / scale
+                scaled = reals / element.spread(element.scales, reals.shape)
                 inside = np.isfinite(scaled) & (abs(scaled) < 2**20)
                 tie = abs(np.where(inside, scaled, 0) % 1 - 0.5)
                 if ((tie < 1e-5) & (tie > 0) & inside).any():
@@ -556,9 +555,10 @@ class Graph:
         if np.all(x.bound == 0):
             array = settle_f32(x.array, element)
         else:
-            scaled = abs(x.array) + element.spread(element.scales, x.shape) * abs(
-                element.spread(element.zeros, x.shape)
+            offsets = element.spread(element.scales, x.shape) * element.spread(
+                element.zeros, x.shape
             )
+            scaled = abs(x.array) + abs(offsets)
             array = settle(x.array, element, x.bound + 4 * ULP * scaled)
         return self.write(name, [x], element, array, dynamic=x.dynamic)
 
@@ -701,9 +701,7 @@ class Graph:
 
     def concatenate(self, values: Sequence[Value], dim: int) -> Value:
         array = np.concatenate([v.array for v in values], dim)
-        bound: Any = 0.0
-        if any(np.any(v.bound) for v in values):
-            bound = np.concatenate([np.broadcast_to(v.bound, v.shape) for v in values], dim)
+        bound = np.concatenate([np.broadcast_to(v.bound, v.shape) for v in values], dim)
         return self.write(
             "stablehlo.concatenate", values, values[0].element, array,
             f"dimension = {dim} : i64", bound=bound,
@@ -762,11 +760,8 @@ class Graph:
         """
         name = "stablehlo.reduce" if element is None else "subquant.reduce"
         combine = FUNCTIONS[function].reduce
-        dynamic = frozenset(
-            at
-            for at, d in enumerate(d for d in range(len(x.shape)) if d not in dims)
-            if d in x.dynamic
-        )
+        retained = [d for d in range(len(x.shape)) if d not in dims]
+        dynamic = frozenset(at for at, d in enumerate(retained) if d in x.dynamic)
         bound: Any = 0.0
         if isinstance(wide, Quantized):
             values = wide.reals(settle(x.reals, wide))
@@ -777,13 +772,13 @@ class Graph:
                 array = settle(wide.reals(array), element)
         else:
             array = combine(x.array, axis=tuple(dims), initial=float(init.array))
+            bounds = np.broadcast_to(x.bound, x.shape)
             if function == "add":
-                total = np.sum(abs(x.array), axis=tuple(dims))
                 count = x.array.size // max(1, array.size)
-                bound = (count + 2) * ULP * total
-                bound = bound + np.sum(np.broadcast_to(x.bound, x.shape), axis=tuple(dims))
-            elif np.any(x.bound):
-                bound = np.max(np.broadcast_to(x.bound, x.shape), axis=tuple(dims))
+                bound = (count + 2) * ULP * np.sum(abs(x.array), axis=tuple(dims))
+                bound = bound + np.sum(bounds, axis=tuple(dims))
+            else:
+                bound = np.max(bounds, axis=tuple(dims))
         return self.write(
             name, [x, init], wide if element is None else element, array,
             f"dimensions = {integers(dims)}", bound=bound, dynamic=dynamic,

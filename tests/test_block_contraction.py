@@ -129,7 +129,7 @@ def dot_of(
     return text, x, q.astype(np.int8) if storage.width == 8 else q, check
 
 
-def check_no_float_weight(text: str, shape: tuple[int, ...], element: str = "f32") -> None:
+def check_no_float_weight(text: str, shape: tuple[int, ...]) -> None:
     """One loop nest holds the whole contraction, and no float tensor has the weight's size."""
     size = int(np.prod(shape))
 
@@ -138,7 +138,7 @@ def check_no_float_weight(text: str, shape: tuple[int, ...], element: str = "f32
     assert '"reduction"' in lowered
     assert "stablehlo.dot" not in lowered
     assert "stablehlo.convolution" not in lowered
-    for dims in re.findall(rf"tensor<((?:\d+x)+){element}>", lowered):
+    for dims in re.findall(r"tensor<((?:\d+x)+)f32>", lowered):
         assert int(np.prod([int(n) for n in dims[:-1].split("x")])) != size, lowered
 
 
