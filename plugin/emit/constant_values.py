@@ -127,7 +127,8 @@ def _evaluate(op: Operation, module_globals: ModuleGlobals) -> Array:
         if each.name == LOAD:
             arrays[each] = module_globals.elements(each)
         else:
-            arrays[each] = _EVALUATED[each.name](each, *operands)
+            with np.errstate(all="ignore"):  # infinity * 0 is NaN, as it is when a program runs
+                arrays[each] = _EVALUATED[each.name](each, *operands)
     return arrays[op]
 
 
