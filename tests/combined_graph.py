@@ -895,7 +895,7 @@ class Graph:
 def clamped_slices(
     starts: Sequence[Value], sizes: Sequence[int], shape: Sequence[int]
 ) -> tuple[slice, ...]:
-    """The slices of these sizes at start indices that are clamped to a shape."""
+    """Slices of `sizes` at start indices that are clamped to a shape."""
     firsts = [int(np.clip(s.array, 0, e - n)) for s, n, e in zip(starts, sizes, shape, strict=True)]
     return tuple(slice(first, first + n) for first, n in zip(firsts, sizes, strict=True))
 

@@ -124,7 +124,7 @@ def select_and_scatter(
     shapes: tuple[Sequence[int], Sequence[int]],
     name: str = "main",
 ) -> str:
-    """Add sources to the first of the greatest elements of windows; elements as of reductions."""
+    """Add sources to the first of the greatest elements of windows; elements as for `reduction`."""
     source, total, result = elements
     scalar = f"tensor<{source}>"
     text = f"""\"{operation}"(%0, %1, %2) ({{

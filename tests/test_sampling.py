@@ -54,7 +54,7 @@ FLAT = Sampling(1.0, 0, 0.95, 0.0)
 )
 @example(0, 0.1, 0, FLAT)  # more than are sorted at first
 @example(0, 0.1, 0.5, dataclasses.replace(FLAT, top_k=1500))  # the last of top-k has equals
-@example(11594, 4.0, 0, Sampling(0.8, 1500, 0.5, 0.05))  # min-p leaves few of those
+@example(11594, 4.0, 0, Sampling(0.8, 1500, 0.5, 0.05))  # min-p leaves few tokens
 def test_what_may_be_drawn_is_as_defined(
     seed: int, spread: float, steps: float, sampling: Sampling
 ) -> None:

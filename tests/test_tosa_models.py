@@ -6,7 +6,7 @@ steps in the middle of the models. Speech comes from Debian's espeak-ng and its 
 ``pymicro-features``: to random inputs the models answer 0.
 
 LiteRT rounds a fully connected layer once, and the converter writes DOUBLE_ROUND there as for
-convolutions: about one value of 2,000 differs, by one step. Such a step is recognised by LiteRT's
+convolutions: about one value of 2,000 differs, by one step. The step is recognised by LiteRT's
 own accumulator, rounded in both ways.
 """
 

@@ -18,7 +18,7 @@ IMAGES = (2, 4, 6, 8)
 class MoveOp:
     """An operator and its meaning."""
 
-    operands: Sequence[tuple[int, ...] | Array]  # shapes of those with a scale, or positions
+    operands: Sequence[tuple[int, ...] | Array]  # shapes of scaled operands, or positions
     expressed: Callable[..., Array | Sequence[Array]]  # of the expressed values of operands
     options: str | None = None  # the name of the table
     fields: dict[str, Any] = field(default_factory=dict)

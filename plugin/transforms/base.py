@@ -173,7 +173,7 @@ def producer_named(value: Value, *names: str) -> Any:
 
 
 def value_before(value: Value, *names: str) -> Value:
-    """Return the value that operations of these names read first, one after another."""
+    """Return the value before a chain of operations that have one of `names`."""
     while (producer := producer_named(value, *names)) is not None:
         value = producer.operands[0]
     return value
