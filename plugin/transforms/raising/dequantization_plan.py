@@ -234,7 +234,7 @@ def _is_row_major(dims: Sequence[Dim]) -> bool:
 
 
 def _dims_of_blocks(parameters: Sequence[Sequence[Dim]]) -> int:
-    """The number of dimensions of an axis, without trailing ones along which no parameter varies."""
+    """The number of dimensions of an axis, but trailing ones along which no parameter varies."""
     count = len(parameters[0])
     while count and not any(dims[count - 1][1] for dims in parameters):
         count -= 1
