@@ -30,7 +30,7 @@ def features_of(cpu: str, monkeypatch: pytest.MonkeyPatch) -> frozenset[str]:
 
 
 def printed_on(cpu: str, *arguments: str) -> str:
-    """What Python prints on a simulated CPU."""
+    """Return the output of Python on a simulated CPU."""
     environment = {**os.environ, "SUBQUANT_HOST_CPU": cpu}
     command = [sys.executable, *arguments]
     return subprocess.check_output(command, env=environment, cwd=TESTS, text=True)

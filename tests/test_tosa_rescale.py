@@ -1,4 +1,4 @@
-"""The pass that lowers TOSA's rescales: values beside TOSA's pseudocode, and what IREE accepts."""
+"""The pass that lowers TOSA's rescales: values beside TOSA's pseudocode, and refusals of IREE."""
 
 from __future__ import annotations
 

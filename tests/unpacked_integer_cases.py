@@ -13,6 +13,11 @@ def of_bits(words: np.ndarray, bits: int, first: int, *, signed: bool) -> np.nda
     return np.where(result >> (bits - 1), result - (1 << bits), result) if signed else result
 
 
+def byte_halves(words: np.ndarray, *, signed: bool) -> np.ndarray:
+    """The two integers of each byte of 8 rows, the low bits first: 12 columns."""
+    return np.stack([of_bits(words, 4, n, signed=signed) for n in (0, 4)], -1).reshape(8, 12)
+
+
 WAYS = {
     "masks": ("ui8", """
         %l = and %0 15 : 8x6xui8""", """
@@ -190,8 +195,7 @@ UNPACKED |= {
         %d = concatenate %a %b 2 : 8x6x1xi32 -> 8x6x2xi32
         %r = reshape %d : 8x6x2xi32 -> 8x12xi32
         %y = scaled %r %1 : 8x12xi32 f32 -> 8x12xf32"""),
-        lambda w, s: np.stack([of_bits(w, 4, n, signed=True) for n in (0, 4)], -1)
-        .reshape(8, 12).astype(F32) * s, "8, 12", (), 4),
+        lambda w, s: byte_halves(w, signed=True).astype(F32) * s, "8, 12", (), 4),
     "divided by a constant that is converted": Form(("8x6xui8", "f32"), "8x12xf32", shaped("""
         %l = and %0 15 : 8x6xui8
         %n = constant 16 : i32
@@ -203,14 +207,12 @@ UNPACKED |= {
         %d = concatenate %a %b 2 : 8x6x1xui8 -> 8x6x2xui8
         %r = reshape %d : 8x6x2xui8 -> 8x12xui8
         %y = scaled %r %1 : 8x12xui8 f32 -> 8x12xf32"""),
-        lambda w, s: np.stack([of_bits(w, 4, n, signed=False) for n in (0, 4)], -1)
-        .reshape(8, 12).astype(F32) * s, "8, 12", (), 4),
+        lambda w, s: byte_halves(w, signed=False).astype(F32) * s, "8, 12", (), 4),
     "a byte as two integers": Form(("8x6xui8", "8xf32"), "8x12xf32", shaped("""
         %b = bitcast_convert %0 : 8x6xui8 -> 8x6x2xi4
         %r = reshape %b : 8x6x2xi4 -> 8x12xi4
         %y = scaled %r %1 0 : 8x12xi4 8xf32 -> 8x12xf32"""),
-        lambda w, s: np.stack([of_bits(w, 4, n, signed=True) for n in (0, 4)], -1)
-        .reshape(8, 12).astype(F32) * s[:, None], "1, 12", (), 4),
+        lambda w, s: byte_halves(w, signed=True).astype(F32) * s[:, None], "1, 12", (), 4),
     "converted, and then put together": Form(("8x6xui8", "8xf32"), "8x12xf32", shaped("""
         %l = and %0 15 : 8x6xui8
         %h = shift_right_logical %0 4 : 8x6xui8
@@ -224,6 +226,5 @@ UNPACKED |= {
         %j = reshape %q : 8x6xf32 -> 8x6x1xf32
         %b = concatenate %i %j 2 : 8x6x1xf32 -> 8x6x2xf32
         %y = reshape %b : 8x6x2xf32 -> 8x12xf32"""),
-        lambda w, s: (np.stack([of_bits(w, 4, n, signed=False) for n in (0, 4)], -1)
-        .reshape(8, 12) - 7).astype(F32) * s[:, None], "1, 12", (), 4),
+        lambda w, s: (byte_halves(w, signed=False) - 7).astype(F32) * s[:, None], "1, 12", (), 4),
 }  # fmt: skip
