@@ -25,6 +25,8 @@ that is left alone is reported with its place and the reason.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -113,7 +115,6 @@ def _fuse(
     op: Operation, casts: Sequence[Operation | None], activations: Activations
 ) -> Value | NoMatch:
     """The result of a block contraction that does what `op` does, or why there is none."""
-    why = NoMatch("its weight is not of a sub-channel type")
     for number in (1, 0):  # a weight is on the right, as a rule
         if casts[number] is None:
             continue
@@ -138,7 +139,7 @@ def _fuse(
             weight.plane_bits,
             None if activations == "float" else activations,
         )
-    return why
+    return NoMatch("its weight is not of a sub-channel type")
 
 
 # -- the weight -----------------------------------------------------------------------------------
@@ -298,15 +299,12 @@ class _Loops:
 
     def maps(self) -> list[ir.AffineMap]:
         """The indexing maps."""
-        loops = [ir.AffineExpr.get_dim(loop) for loop in range(self.count)]
         maps = []
         for axes in self.indices:
             expressions = []
-            for first, *second in axes:
-                total = loops[first[0]] * first[1] if first[1] != 1 else loops[first[0]]
-                for loop, factor in second:
-                    total = total + (loops[loop] * factor if factor != 1 else loops[loop])
-                expressions.append(total)
+            for terms in axes:
+                products = [ir.AffineExpr.get_dim(loop) * factor for loop, factor in terms]
+                expressions.append(functools.reduce(operator.add, products))
             maps.append(ir.AffineMap.get(self.count, 0, expressions))
         return maps
 

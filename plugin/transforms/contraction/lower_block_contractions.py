@@ -46,8 +46,7 @@ from ...numerics.array_functions import convert
 from ...numerics.casts import Cast, Division
 from ...numerics.element_types import I8, U8
 from ...numerics.packed_integers import integer_at
-from ...numerics.parameters import ExpressedType
-from ..base import ModulePass, Replacement, apply_patterns
+from ..base import ModulePass, Replacement, apply_patterns, producer_named
 from .dequantized_gemm import is_gemm, matrix_product
 
 
@@ -71,8 +70,7 @@ class LowerBlockContractions(ModulePass):
             contraction = _in_order_of_result(BlockContraction.of(op))
             if self.min_gemm_rows and is_gemm(contraction, self.min_gemm_rows):
                 return matrix_product(contraction, op.results[0].type)
-            nest = _Nest.of(contraction, op.results[0].type, self.division)
-            return nest.emit()
+            return _Nest.of(contraction, op.results[0].type, self.division).emit()
 
         return apply_patterns(module, {BLOCK_CONTRACTION: lower})
 
@@ -270,7 +268,19 @@ class _Nest:
         ):
             count = 1 if len(terms) > 1 else len(self.split_loops[terms[0][0]])
             shared += [block is None, *[block != 1] * (count - 1)]
-        return _rounded(activations, shared, contraction.expressed, self.division)
+        total = element_of(sum_type(contraction.expressed))
+        integers, scales = rounded(
+            activations.tensor, activations.extents, shared, total, self.division
+        )
+        axes = [axis for axis, along in enumerate(shared) if not along]
+        return [
+            dataclasses.replace(activations, tensor=integers),
+            _Operand(
+                scales,
+                [activations.indices[axis] for axis in axes],
+                [activations.extents[axis] for axis in axes],
+            ),
+        ]
 
     def _operand(
         self,
@@ -322,23 +332,6 @@ def _split_packed_loop(extent: int, bits: Sequence[int]) -> list[int]:
     return [extent // counts[1], counts[1] // counts[0], counts[0]]
 
 
-def _rounded(
-    activations: _Operand, shared: Sequence[bool], expressed: ExpressedType, division: Division
-) -> list[_Operand]:
-    """Return int8 activations and their scales; along `shared` axes there is one scale."""
-    total = element_of(sum_type(expressed))
-    integers, scales = rounded(activations.tensor, activations.extents, shared, total, division)
-    axes = [axis for axis, along in enumerate(shared) if not along]
-    return [
-        _Operand(integers, activations.indices, activations.extents),
-        _Operand(
-            scales,
-            [activations.indices[axis] for axis in axes],
-            [activations.extents[axis] for axis in axes],
-        ),
-    ]
-
-
 def _consecutive(counts: Iterable[int]) -> list[list[int]]:
     """Return consecutive numbers from 0 in groups of the given sizes."""
     numbers = itertools.count()
@@ -364,9 +357,9 @@ def _extents(contraction: BlockContraction, result: ir.Type) -> list[Extent]:
 def _spread(tensor: Value, axes: Sequence[int], repeats: Sequence[int]) -> Value:
     """Return a tensor with only `axes`, and its elements repeated along them."""
     shape = [int(tensor.type.shape[axis]) for axis in axes]
-    owner = tensor.owner
-    if not isinstance(owner, ir.Block) and owner.operation.name == "arith.constant":
-        array = array_of_dense(owner.operation.attributes["value"]).reshape(shape)
+    constant = producer_named(tensor, "arith.constant")
+    if constant is not None:
+        array = array_of_dense(constant.attributes["value"]).reshape(shape)
         for axis, count in enumerate(repeats):
             array = np.repeat(array, count, axis)
         return linalg.constant(dense_of_array(array, tensor.type.element_type))

@@ -90,7 +90,7 @@ def _argument_of_operand(op: Operation) -> dict[int, ir.Type]:
     return dict(zip(numbers, elements, strict=True))
 
 
-def _canonicalize_reduce_of_subquant(op: Operation) -> Value:
+def _canonicalize_reduce_of_subquant(op: Operation) -> list[Value]:
     """Build StableHLO's operation in the body's types, and convert its results."""
     elements = list(_argument_of_operand(op).values())
     created = emit.like(
@@ -103,11 +103,10 @@ def _canonicalize_reduce_of_subquant(op: Operation) -> Value:
         name=REDUCTIONS[op.name],
         take_bodies=True,
     )
-    results = [
+    return [
         _converted(value, element_type(result.type), op)
         for value, result in zip(created.results, op.results, strict=True)
     ]
-    return results
 
 
 def _canonicalize_select_and_scatter(op: Operation) -> Replacement:

@@ -196,7 +196,9 @@ def _fuse_whole(op: Operation, row: QuantizedOp, casts: _Casts) -> str | None:
             [element_type(operand_types[number]) for number in elements],
             [element_type(type_) for type_ in result_types],
         )
-        reason = _quantize_bodies(op, bodies, retyping)
+        blocks = (region.blocks[0] for region in op.regions)
+        reasons = (_quantize_body(*pair, retyping) for pair in zip(blocks, bodies, strict=True))
+        reason = next(filter(None, reasons), None)
     reason = reason or why_invalid(op)
     if reason is not None:
         retyping.undo()
@@ -270,16 +272,8 @@ def _requantize(op: Operation, dequantize: Operation) -> str | None:
     return None
 
 
-def _quantize_bodies(op: Operation, bodies: Sequence[Body], retyping: Retyping) -> str | None:
-    """Give the bodies of a reduction, sort or map their quantized types, or return why not."""
-    for region, body in zip(op.regions, bodies, strict=True):
-        reason = _quantize_body(region.blocks[0], body, retyping)
-        if reason is not None:
-            return reason
-    return None
-
-
 def _quantize_body(block: ir.Block, body: Body, retyping: Retyping) -> str | None:
+    """Give a body of a reduction, sort or map its quantized types, or return why not."""
     for argument, element in zip(block.arguments, body.arguments, strict=True):
         if is_float_tensor(argument.type) and is_quantized(element):
             retyping.set_type(argument, with_element(argument.type, element))

@@ -29,6 +29,7 @@ and reshaped back.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,7 +45,7 @@ from ...emit.template import Template
 from ...errors import Remark, UnsupportedError
 from ...numerics.casts import Cast, Division
 from ...numerics.element_types import Array
-from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+from ...numerics.parameters import ExpressedType, QuantizationParameters
 from ..base import ModulePass, NoMatch, Pattern, Replacement, apply_patterns, is_in_loop_body
 from .casts.block_loops import BlockAxes, map_by_block, without_whole_axes
 from .casts.run_time_checks import check_block_count, check_parameter_extents
@@ -93,9 +94,9 @@ class _Lowering:
     """
 
     def __init__(self, rounding: Rounding, division: Division) -> None:
-        self._rounding = rounding
-        self._division = division
-        self._formulas: dict[tuple[StorageType, ExpressedType], Cast] = {}
+        # One object for a pair of types, which caches its constants.
+        cast = functools.partial(Cast, rounding=rounding, division=division)
+        self._formula = functools.cache(cast)
         self._templates_by_type: dict[tuple[str, ir.Type, ir.Type], Template] = {}
         self._templates_by_structure: dict[tuple[object, ...] | None, Template] = {}
 
@@ -129,13 +130,6 @@ class _Lowering:
         if structure is not None:
             self._templates_by_structure[structure] = template
         return template
-
-    def _formula(self, storage: StorageType, expressed: ExpressedType) -> Cast:
-        """The formula of a pair of types: one object, which caches its constants."""
-        if (storage, expressed) not in self._formulas:
-            formula = Cast(storage, expressed, self._rounding, self._division)
-            self._formulas[storage, expressed] = formula
-        return self._formulas[storage, expressed]
 
     def cast_with_operands(self, op: Operation) -> Replacement:
         """Lower a quantize or dequantize with scales as operands."""

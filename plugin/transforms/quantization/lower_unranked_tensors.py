@@ -107,11 +107,14 @@ def _lower_function(function: Operation) -> None:
         _lower_attributes(function, "res_attrs", type_.results)
     if not len(function.regions[0].blocks):
         return
+    block = function.regions[0].blocks[0]
     lowering = _Lowering()
-    lowering.arguments(function.regions[0].blocks[0])
+    old_arguments = lowering.arguments(block)
     for op in walk(function):
         lowering.operation(op)
     lowering.erase()
+    for _ in range(old_arguments):
+        block.erase_argument(0)
 
 
 def _lower_attributes(function: Operation, name: str, types: Any) -> None:
@@ -140,26 +143,23 @@ class _Lowering:
         self._flat: dict[Value, _Flat] = {}
         self._sizes: dict[Value, _Sizes] = {}
         self._dead: list[Operation] = []
-        self._old_arguments: list[tuple[ir.Block, int]] = []
 
-    def arguments(self, block: ir.Block) -> None:
-        """Replace the arguments of a function's entry block."""
+    def arguments(self, block: ir.Block) -> int:
+        """Replace the arguments of a function's entry block; return the number of old ones."""
         old = list(block.arguments)
         if not any(_is_unranked(argument.type) for argument in old):
-            return
+            return 0
         location = block.owner.location
-        unranked: list[_Flat] = []
         for argument in old:
             new = [block.add_argument(t, location) for t in _lowered_types(argument.type)]
             if len(new) == 1:
                 argument.replace_all_uses_with(new[0])
             else:
                 self._flat[argument] = _Flat(*new)
-                unranked.append(self._flat[argument])
-        for flat in unranked:
+        for flat in self._flat.values():
             with ir.InsertionPoint.at_block_begin(block), location:
                 _check_size(flat, "an unranked argument's extents")
-        self._old_arguments.append((block, len(old)))
+        return len(old)
 
     def operation(self, op: Operation) -> None:
         """Lower one operation."""
@@ -167,7 +167,7 @@ class _Lowering:
             _is_unranked(value.type) or value in self._sizes
             for value in (*op.operands, *op.results)
         )
-        if not touched and op.name != "shape.shape_of":
+        if not touched:
             return
         handler = getattr(self, "_" + op.name.replace(".", "_"), None)
         if handler is None:
@@ -185,14 +185,12 @@ class _Lowering:
             )
         with ir.InsertionPoint(op), op.location:
             handler(op)
+        self._dead.append(op)
 
     def erase(self) -> None:
         """Erase replaced operations, users before producers."""
         for op in reversed(self._dead):
             op.erase()
-        for block, count in self._old_arguments:
-            for _ in range(count):
-                block.erase_argument(0)
 
     # -- operations, one method each: the name with dots as underscores ----------------------------
 
@@ -204,7 +202,6 @@ class _Lowering:
             target.replace_all_uses_with(_ranked(self._flat[source], target.type))
         else:
             self._flat[target] = self._flat[source]
-        self._dead.append(op)
 
     def _tensor_reshape(self, op: Operation) -> None:
         source, shape = op.operands
@@ -229,13 +226,9 @@ class _Lowering:
                 for axis in range(target.type.rank)
             ]
             target.replace_all_uses_with(_unflattened(elements, values, target.type))
-        self._dead.append(op)
 
     def _shape_shape_of(self, op: Operation) -> None:
-        source, target = op.operands[0], op.results[0]
-        if _is_unranked(source.type):
-            self._sizes[target] = _all_sizes(self._flat[source].shape)
-            self._dead.append(op)
+        self._sizes[op.results[0]] = _all_sizes(self._flat[op.operands[0]].shape)
 
     def _shape_split_at(self, op: Operation) -> None:
         sizes, index = self._sizes[op.operands[0]], emit.scalar(op.operands[1])
@@ -244,11 +237,9 @@ class _Lowering:
         before, after = op.results
         self._sizes[before] = _Sizes(sizes.shape, sizes.first, middle, False)
         self._sizes[after] = _Sizes(sizes.shape, middle, sizes.end, False)
-        self._dead.append(op)
 
     def _shape_num_elements(self, op: Operation) -> None:
         op.results[0].replace_all_uses_with(_product(self._sizes[op.operands[0]]))
-        self._dead.append(op)
 
     def _tensor_extract(self, op: Operation) -> None:
         sizes = self._sizes.get(op.operands[0])
@@ -256,7 +247,6 @@ class _Lowering:
             raise UnsupportedError("extracts from an unranked tensor, which nothing lowers", op)
         index = emit.scalar(sizes.first) + emit.scalar(op.operands[1])
         op.results[0].replace_all_uses_with(_size_at(sizes.shape, index.value).value)
-        self._dead.append(op)
 
     def _tensor_dim(self, op: Operation) -> None:
         source, axis = op.operands
@@ -266,16 +256,13 @@ class _Lowering:
         else:
             result = _size_at(self._flat[source].shape, axis)
         op.results[0].replace_all_uses_with(result.value)
-        self._dead.append(op)
 
     def _tensor_rank(self, op: Operation) -> None:
         rank = linalg.dim(self._flat[op.operands[0]].shape, 0)
         op.results[0].replace_all_uses_with(rank)
-        self._dead.append(op)
 
     def _func_return(self, op: Operation) -> None:
         emit.create("func.return", self._lowered(op.operands))
-        self._dead.append(op)
 
     def _func_call(self, op: Operation) -> None:
         types = [t for result in op.results for t in _lowered_types(result.type)]
@@ -287,7 +274,6 @@ class _Lowering:
                 self._flat[old] = _Flat(next(results), next(results))
             else:
                 old.replace_all_uses_with(next(results))
-        self._dead.append(op)
 
     def _lowered(self, values: Iterable[Value]) -> list[Value]:
         """The values that replace the operands of an operation."""

@@ -27,9 +27,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -46,7 +45,7 @@ from ...emit.operation import value as emit_value
 from ...errors import Remark
 from ...numerics.element_types import I32, Array
 from ...numerics.requantization import TIE_BITS, Term
-from ..base import UNCHANGED, ModulePass, named, producer_of
+from ..base import UNCHANGED, ModulePass, named, producer_named, producer_of
 from .math.contraction import CONTRACTIONS, Contraction
 
 _SUBTRACT = "subquant.subtract_zero_point"
@@ -81,16 +80,13 @@ def _narrow(op: Operation, bounds: _Bounds) -> list[Operation]:
     """Narrow a requantization, and return operations that may be unused now."""
     step = read_requantize(op)
     tightened = [min(term.bound, bounds.of(term.value)) for term in step.terms]
-    terms = [
-        Term(term.value, bound, term.multiplier)
-        for term, bound in zip(step.terms, tightened, strict=True)
-    ]
+    terms = [replace(term, bound=n) for term, n in zip(step.terms, tightened, strict=True)]
     unused: list[Operation] = []
     if max(tightened) < _I32_BOUND:
-        for producer in map(producer_of, op.operands):
-            if _is_named(producer, _SUBTRACT):
-                cast = producer_of(producer.operands[0])
-                unused += [producer, *([cast] if _is_named(cast, *_CASTS) else [])]
+        for producer in (producer_named(value, _SUBTRACT) for value in op.operands):
+            if producer is not None:
+                cast = producer_named(producer.operands[0], *_CASTS)
+                unused += [producer, *([] if cast is None else [cast])]
         for index, value in enumerate(op.operands):
             op.operands[index] = _narrowed(value)
     greatest = sum(tightened) + int(np.abs(step.zero_points).max(initial=0))
@@ -134,8 +130,8 @@ def _narrowed(value: Value) -> Value:
     """Convert integers that fit i32 to i32."""
     if value.type.element_type.width == 32:
         return value
-    producer = producer_of(value)
-    if _is_named(producer, _SUBTRACT):
+    producer = producer_named(value, _SUBTRACT)
+    if producer is not None:
         quantized = producer.operands[0]
         storage = _storage(quantized)
         if storage.type.element_type.width == 32 and not _zero_points(quantized).any():
@@ -149,14 +145,10 @@ def _zero_points(value: Value) -> Array:
     return parameters.zero_points
 
 
-def _is_named(producer: Any, *names: str) -> bool:
-    return producer is not None and producer.name in names
-
-
 def _storage(value: Value) -> Value:
     """The storage values of quantized values."""
-    cast = producer_of(value)
-    if _is_named(cast, *_CASTS):
+    cast = producer_named(value, *_CASTS)
+    if cast is not None:
         return cast.operands[0]
     storage = with_element(value.type, element_type(value.type).storage_type)
     return emit_value("subquant.scast", [value], storage)
@@ -219,15 +211,15 @@ class _Bounds:
 
 def _differences(value: Value) -> Array | None:
     """Constant integers less their zero points; None for computed operands."""
-    subtraction = producer_of(value)
-    if not _is_named(subtraction, _SUBTRACT):
+    subtraction = producer_named(value, _SUBTRACT)
+    if subtraction is None:
         return None
     quantized = subtraction.operands[0]
-    parameters, cast = parameters_of(quantized.type), producer_of(quantized)
-    if not _is_named(cast, *_CASTS) or parameters is None:
+    parameters, cast = parameters_of(quantized.type), producer_named(quantized, *_CASTS)
+    if cast is None or parameters is None:
         return None
-    constant = producer_of(cast.operands[0])
-    if not _is_named(constant, *CONSTANTS):
+    constant = producer_named(cast.operands[0], *CONSTANTS)
+    if constant is None:
         return None
     array = array_of_dense(constant.attributes["value"]).astype(np.int64, copy=False)
     if not parameters.storage.signed:

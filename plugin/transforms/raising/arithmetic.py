@@ -34,7 +34,7 @@ from ...core._mlir import Operation, Value, ir
 from ...emit.stablehlo_semantics import comparison_direction
 from ...numerics.parameters import ExpressedType, StorageType
 from ...numerics.views import View
-from ..base import NoMatch
+from ..base import NoMatch, producer_named
 from .binary_format import BinaryFormat
 from .bit_fields import Field, concatenated
 from .facts import (
@@ -58,8 +58,8 @@ from .facts import (
 from .field_arithmetic import BITS, FieldArithmetic
 from .tensor_views import VIEWS, TensorView, is_static, moved_strides, moved_view, tensor_view
 
-_COMPUTATIONS = ("stablehlo.add", "stablehlo.divide", "stablehlo.multiply", "stablehlo.subtract")
-STEPS = (*VIEWS, *_COMPUTATIONS, *BITS, "stablehlo.convert")
+COMPUTATIONS = ("stablehlo.add", "stablehlo.divide", "stablehlo.multiply", "stablehlo.subtract")
+STEPS = (*VIEWS, *COMPUTATIONS, *BITS, "stablehlo.convert")
 """Operations of dequantizing arithmetic."""
 
 
@@ -93,7 +93,7 @@ class Arithmetic(FieldArithmetic):
             fact = self._concatenated(op)
         elif op.name == "stablehlo.select":
             fact = self._sign_extended_by_select(op)
-        elif op.name in _COMPUTATIONS:
+        elif op.name in COMPUTATIONS:
             fact = self._of_integers(op) if is_integer else self._computed(op)
         if isinstance(fact, NoMatch):
             return fact
@@ -113,9 +113,9 @@ class Arithmetic(FieldArithmetic):
     def _sign_extended_by_select(self, op: Operation) -> IntegerFact | None:
         """The fact about ``where(q < 8, q, q - 16)``, which extends the sign; None for others."""
         chosen, *cases = op.operands
-        if isinstance(chosen.owner, ir.Block) or chosen.owner.operation.name != "stablehlo.compare":
+        comparison = producer_named(chosen, "stablehlo.compare")
+        if comparison is None:
             return None
-        comparison = chosen.owner.operation
         compared, bound = comparison.operands[0], tensor_view(comparison.operands[1])
         field = self._fields.get(compared)
         if field is None or not field.is_narrow or field.signed or field.bias:

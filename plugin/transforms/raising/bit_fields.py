@@ -25,6 +25,7 @@ from ...emit.operation import value, with_element, with_shape
 from ...numerics.element_types import Array
 from ...numerics.parameters import StorageType
 from ...numerics.views import Part, View, aligned
+from ..base import producer_named
 
 _WORDS = (8, 16, 32)
 """Widths of words that hold fields."""
@@ -290,7 +291,7 @@ class Field:
             words = value("stablehlo.or", halves, words.type)
         if self.width == 8:
             return words
-        if not isinstance(self.words.owner, ir.Block) and self.words.owner.name in CONSTANTS:
+        if producer_named(self.words, *CONSTANTS) is not None:
             # IREE would evaluate it at compile time and store the unpacked constant.
             words = value("util.optimization_barrier", [words], words.type)
         return subquant.unpack([words], [self.width], ir.IntegerType.get_signless(self.width))

@@ -54,10 +54,11 @@ def _contract(op: Operation, number: int, weight: Value, extents: Split) -> None
         other = _split(other, other_extents)
         left, right = (weight, other) if number == 0 else (other, weight)
         positions = [_positions(side) for side in sides]
-        shape = [n for axis in batch[0] for n in sides[0][axis]]
-        for side in (0, 1):
-            free = _without(sides[side], [*contracted[side], *batch[side]])
-            shape += [n for axis in free for n in axis]
+        free = [
+            _without(axes, [*contracted[side], *batch[side]]) for side, axes in enumerate(sides)
+        ]
+        result_axes = [[sides[0][axis] for axis in batch[0]], *free]
+        shape = [n for part in result_axes for axis in part for n in axis]
         result = stablehlo.dot_general(
             left,
             right,
@@ -68,10 +69,7 @@ def _contract(op: Operation, number: int, weight: Value, extents: Split) -> None
         for name in op.attributes:
             if name != "dot_dimension_numbers":
                 result.owner.attributes[name] = op.attributes[name]
-        free_axes = [
-            _without(axes, [*contracted[side], *batch[side]]) for side, axes in enumerate(sides)
-        ]
-        whole = _joined(result, [[sides[0][axis] for axis in batch[0]], *free_axes], whole_type)
+        whole = _joined(result, result_axes, whole_type)
     op.results[0].replace_all_uses_with(whole)
     op.erase()
 

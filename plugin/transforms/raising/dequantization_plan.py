@@ -19,7 +19,7 @@ from ...numerics.packed_integers import plane_shapes
 from ...numerics.parameters import StorageType
 from ...numerics.views import Part as Dim
 from ...numerics.views import View, aligned
-from ..base import NoMatch
+from ..base import NoMatch, producer_named
 from .bit_fields import Field
 from .contractions import Split
 from .facts import MAX_STORAGE_BITS, ExpressedFact, IntegerFact
@@ -264,16 +264,16 @@ def _tensor_of(part: TensorView, element: ir.Type) -> Value:
 def _reshaped_storage(root: Value, shape: Sequence[int]) -> Value:
     """Signless integers in another shape; packed ones stay packed where rows fill bytes."""
     root = _signless(root)
-    owner = root.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
+    unpacking = producer_named(root, UNPACK)
+    if unpacking is None:
         return stablehlo.reshape(root, shape)
-    bits = [int(count) for count in owner.operation.attributes["bits"]]
+    bits = [int(count) for count in unpacking.attributes["bits"]]
     shapes = plane_shapes(shape, bits)
     if list(root.type.shape) == list(shape) or shapes is None:
         return stablehlo.reshape(root, shape)
     planes = [
         stablehlo.reshape(plane, extents)
-        for plane, extents in zip(owner.operation.operands, shapes, strict=True)
+        for plane, extents in zip(unpacking.operands, shapes, strict=True)
     ]
     return subquant.unpack(planes, bits, root.type.element_type)
 
@@ -283,9 +283,8 @@ def _signless(tensor: Value) -> Value:
     element = ir.IntegerType.get_signless(tensor.type.element_type.width)
     if tensor.type.element_type == element:
         return tensor
-    owner, type_ = tensor.owner, with_element(tensor.type, element)
-    if not isinstance(owner, ir.Block) and owner.operation.name == "stablehlo.bitcast_convert":
-        source = owner.operation.operands[0]
-        if source.type == type_:
-            return source
+    type_ = with_element(tensor.type, element)
+    bitcast = producer_named(tensor, "stablehlo.bitcast_convert")
+    if bitcast is not None and bitcast.operands[0].type == type_:
+        return bitcast.operands[0]
     return value("stablehlo.bitcast_convert", [tensor], type_)

@@ -14,7 +14,7 @@ import numpy as np
 from ...core._mlir import Value, ir
 from ...numerics.parameters import ExpressedType, StorageType
 from ...numerics.views import View
-from ..base import NoMatch
+from ..base import NoMatch, producer_named
 from .binary_format import PRECISION, BinaryFormat
 from .bit_fields import Field
 from .tensor_views import TensorView, is_static, tensor_view
@@ -153,10 +153,10 @@ def _format_of(view: TensorView) -> BinaryFormat | None:
 
 def _converted_from(view: TensorView) -> Value | None:
     """The narrower tensor that a view's tensor is exactly converted from; None for any other."""
-    owner = view.root.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.convert":
+    conversion = producer_named(view.root, "stablehlo.convert")
+    if conversion is None:
         return None
-    source, target = owner.operation.operands[0], view.root.type.element_type
+    source, target = conversion.operands[0], view.root.type.element_type
     expressed, wider = expressed_type(source.type.element_type), expressed_type(target)
     if wider is None:
         return None
@@ -233,13 +233,12 @@ def minus(integers: IntegerFact, other: IntegerFact) -> IntegerFact | NoMatch:
     storage = integers.type
     if other.type.signed != storage.signed or other.type.width > storage.width:
         return NoMatch(f"has zero points of {other.type}, and storage of {storage}")
-    bounds = integers.low - other.high, integers.high - other.low
     return replace(
         integers,
         zero_points=other.storage,
         zero_field=other.field,
-        low=bounds[0],
-        high=bounds[1],
+        low=integers.low - other.high,
+        high=integers.high - other.low,
     )
 
 

@@ -19,19 +19,18 @@ from ...emit.operation import integers, is_used, value, with_shape
 from ..base import producer_named
 
 
-def gather_before_unpacking(op: Operation) -> bool:
-    """Gather bytes of unpacked integers, and unpack the result; True if it matches."""
+def gather_before_unpacking(op: Operation) -> None:
+    """Gather bytes of unpacked integers, and unpack the result."""
     unpacking = producer_named(op.operands[0], UNPACK)
     gather = AxisGather.of(op) if unpacking else None
     last = op.operands[0].type.rank - 1
     if gather is None or gather.axis == last or gather.result_axis(last) != len(gather.shape) - 1:
-        return False
+        return
     bits = [int(count) for count in unpacking.attributes["bits"]]
     with ir.InsertionPoint(op), op.location:
         planes = [gather.take(plane) for plane in unpacking.operands]
         unpacked = subquant.unpack(planes, bits, op.results[0].type.element_type)
     _replace(op, unpacked)
-    return True
 
 
 def use_loop_invariants(op: Operation) -> None:
@@ -56,14 +55,14 @@ def use_loop_invariants(op: Operation) -> None:
             op.operands[number] = emit_stablehlo.broadcast(zero, operand.type)
 
 
-def slice_before_unpacking(op: Operation) -> bool:
-    """Slice bytes of unpacked integers, and unpack the result; True if it matches."""
+def slice_before_unpacking(op: Operation) -> None:
+    """Slice bytes of unpacked integers, and unpack the result."""
     unpacking = producer_named(op.operands[0], UNPACK)
     if unpacking is None:
-        return False
+        return
     *sizes, last = (int(n) for n in op.attributes["slice_sizes"])
     if last != int(op.operands[0].type.shape[-1]):
-        return False
+        return
     bits = [int(count) for count in unpacking.attributes["bits"]]
     with ir.InsertionPoint(op), op.location:
         planes = []
@@ -74,21 +73,20 @@ def slice_before_unpacking(op: Operation) -> bool:
             planes.append(value("stablehlo.dynamic_slice", operands, type_, attributes))
         unpacked = subquant.unpack(planes, bits, op.results[0].type.element_type)
     _replace(op, unpacked)
-    return True
 
 
-def gather_before_dequantizing(op: Operation) -> bool:
-    """Gather integers and parameters of a dequantized table, and dequantize; True if it matches."""
+def gather_before_dequantizing(op: Operation) -> None:
+    """Gather integers and parameters of a dequantized table, and dequantize."""
     dequantization = producer_named(op.operands[0], DEQUANTIZE)
     gather = AxisGather.of(op) if dequantization else None
     if gather is None:
-        return False
+        return
     operands = operands_of(dequantization)
     extents = [int(n) for n in operands["input"].type.shape]
     blocks = [int(n) for n in dequantization.attributes["block_sizes"]]
     count = extents[gather.axis]
     if count > 1 and 1 < blocks[gather.axis] < count:
-        return False
+        return
     is_each = blocks[gather.axis] == 1
 
     def gathered(name: str) -> Value | None:
@@ -115,7 +113,6 @@ def gather_before_dequantizing(op: Operation) -> bool:
             gathered("offsets"),
         )
     _replace(op, result)
-    return True
 
 
 def _replace(op: Operation, result: Value) -> None:

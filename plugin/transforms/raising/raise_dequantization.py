@@ -46,9 +46,9 @@ from ...core._mlir import Operation, Value, ir, passmanager
 from ...dialects.subquant import UNPACK
 from ...emit.operation import is_used
 from ...errors import Remark
-from ..base import UNCHANGED, ModulePass, NoMatch, is_public, named
+from ..base import UNCHANGED, ModulePass, NoMatch, is_public, named, producer_named
 from ..quantization.math.contraction import CONTRACTIONS
-from .arithmetic import STEPS, Arithmetic
+from .arithmetic import COMPUTATIONS, STEPS, Arithmetic
 from .contractions import split_contractions
 from .dequantization_plan import DequantizationPlan
 from .facts import MAX_STORAGE_BITS, ExpressedFact
@@ -60,7 +60,6 @@ from .gathers import (
     use_loop_invariants,
 )
 
-_ARITHMETIC = ("stablehlo.add", "stablehlo.divide", "stablehlo.multiply", "stablehlo.subtract")
 _GATHER = "stablehlo.gather"
 _INLINED = ("stablehlo.convert", "stablehlo.divide", _GATHER, *BITS)
 """Operations of dequantizing arithmetic in private functions."""
@@ -109,7 +108,7 @@ class RaiseDequantization(ModulePass):
                 continue
             plan = DequantizationPlan.of(fact)
             if isinstance(plan, NoMatch):
-                if op.name in _ARITHMETIC:
+                if op.name in COMPUTATIONS:
                     remarks.append(Remark.about(op, f"is left alone: {plan.reason}"))
                 continue
             with ir.InsertionPoint(op), op.location:
@@ -174,8 +173,7 @@ def _is_worth(fact: ExpressedFact, result: Value) -> bool:
         return any(use.owner.operation.name in CONTRACTIONS for use in result.uses)
     if integers.storage is None:
         return False
-    owner = integers.storage.root.owner
-    is_stored = not isinstance(owner, ir.Block) and owner.operation.name in _STORED
+    is_stored = producer_named(integers.storage.root, *_STORED) is not None
     return any(
         use.owner.operation.name in CONTRACTIONS and (use.operand_number == 1 or is_stored)
         for use in result.uses

@@ -12,7 +12,7 @@ from ...emit.operation import is_dynamic
 from ...emit.stablehlo_semantics import ELEMENTWISE
 from ...numerics.element_types import Array
 from ...numerics.views import View
-from ..base import NoMatch
+from ..base import NoMatch, producer_named
 
 VIEWS = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim")
 """Operations that only move elements."""
@@ -46,14 +46,9 @@ def tensor_view(value: Value, depth: int = 0) -> TensorView:
     """A value as a view of a tensor, through reshapes, transpositions and broadcasts."""
     steps: list[Operation] = []
     root = value
-    while True:
-        owner = root.owner
-        if isinstance(owner, ir.Block) or owner.operation.name not in VIEWS:
-            break
-        if not is_static(owner.operation.operands[0].type):
-            break
-        steps.append(owner.operation)
-        root = owner.operation.operands[0]
+    while (step := producer_named(root, *VIEWS)) and is_static(step.operands[0].type):
+        steps.append(step)
+        root = step.operands[0]
     view = _whole(root, depth)
     for step in reversed(steps):
         after = moved_view(view, step)

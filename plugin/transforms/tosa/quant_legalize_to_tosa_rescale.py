@@ -87,9 +87,7 @@ _MIN_REPORTED_BOUND = Fraction(3, 2)
 """Steps; below it an integer is at most one step from the rounded exact one."""
 _OPERATIONS = frozenset(
     f"stablehlo.{name}"
-    for name in (
-        *("abs", "add", "compare", "divide", "maximum", "minimum", "multiply", "subtract"),
-    )
+    for name in ("abs", "add", "compare", "divide", "maximum", "minimum", "multiply", "subtract")
 )
 _PLAIN_PARENTS = frozenset(
     ("builtin.module", "func.func", "stablehlo.case", "stablehlo.if", "stablehlo.while")

@@ -102,14 +102,11 @@ class Contraction:
 
 def _dot(op: Operation) -> Contraction:
     left, right = op.operands
-    left_rank, right_rank = len(left.type.shape), len(right.type.shape)
     contracted, batch = dot_axes(op)
     sides, next_axis = [], len(batch[0])
-    for value, rank, own_contracted, own_batch in zip(
-        (left, right), (left_rank, right_rank), contracted, batch, strict=True
-    ):
+    for value, own_contracted, own_batch in zip(op.operands, contracted, batch, strict=True):
         to_result = {axis: position for position, axis in enumerate(own_batch)}
-        for axis in range(rank):
+        for axis in range(len(value.type.shape)):
             if axis not in own_contracted and axis not in to_result:
                 to_result[axis] = next_axis
                 next_axis += 1
