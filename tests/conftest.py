@@ -28,6 +28,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import devices
+from command_line import MODEL, succeed
 from programs import LONG
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
@@ -249,6 +250,26 @@ def in_temporary_folder(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
     finally:
         os.chdir(before)
+
+
+@pytest.fixture
+def model_folder(in_temporary_folder: Path) -> Path:
+    """Run a test in a folder with `command_line.MODEL` as ``model.mlir``."""
+    Path("model.mlir").write_text(MODEL)
+    return in_temporary_folder
+
+
+@pytest.fixture(scope="session")
+def executable_bytes() -> bytes:
+    """The executable of `command_line.MODEL`."""
+    return succeed("compile", "-", "-o", "-", stdin=MODEL).stdout_bytes
+
+
+@pytest.fixture
+def vmfb(model_folder: Path, executable_bytes: bytes) -> str:
+    """The path of the executable beside ``model.mlir``."""
+    Path("model.vmfb").write_bytes(executable_bytes)
+    return "model.vmfb"
 
 
 @pytest.fixture(scope="session")
