@@ -4,37 +4,46 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from devices import ON_DEVICES
-from ggml_blocks import COMPUTED, moderate_blocks
-from programs import LONG, examples, lowered_text, share_of
+from ggml_blocks import COMPUTED
+from op_cases import (
+    UNIT,
+    blocks,
+    compiled,
+    compiled_with,
+    exact_product,
+    ggml,
+    normal,
+    on_devices,
+    per_row,
+    per_tensor,
+    ran_as,
+    reals,
+    rng,
+    text_of,
+)
+from programs import LONG, lowered_text
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import UsageError
 from subquant.layouts import (
     DynamicScaledQuantizer,
-    GgmlTensor,
     PlanarQuantizedTensor,
     PrimitiveTensor,
     QuantizedTensor,
-    StaticScaledQuantizer,
     TensorScaledLayout,
 )
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.parameters import ExpressedType
 from subquant.ops import (
-    Compiled,
-    Conv2d,
-    Embedding,
-    Linear,
     Op,
     Ran,
-    RmsNorm,
     add,
     compile_function,
     conv2d,
@@ -46,104 +55,9 @@ from subquant.ops import (
     rms_norm,
     silu,
     subtract,
-    trace_function,
 )
 from subquant.runtime import Device
-from subquant.weights import Theta
 from subquant.weights.quantizing import WeightQuantization, quantize_array
-from together import Together
-
-UNIT = 2.0**-24
-
-
-def rng(seed: int) -> np.random.Generator:
-    return np.random.default_rng(seed)
-
-
-def normal(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    return rng(seed).normal(size=shape).astype(np.float32)
-
-
-def reals(value: Any) -> np.ndarray:
-    """Return the dequantized tensor in float64."""
-    array = value.unpack().dequant() if isinstance(value, QuantizedTensor) else np.asarray(value)
-    return np.asarray(array, np.float64)
-
-
-def compiled(function: Callable[..., Any], arguments: list[Any], device: Device) -> np.ndarray:
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    call = compile_function(function, *arguments, target=target, device=device)
-    return np.asarray(call(*arguments))
-
-
-def integers(*tensors: Any) -> list[np.ndarray]:
-    """The storage values of tensors less their offsets."""
-    return [
-        layout.planes["qs"].astype(np.int64) - layout.planes.get("m", np.int64(0)).astype(np.int64)
-        for layout in (tensor.unpack() for tensor in tensors)
-    ]
-
-
-def ran_as(implementation: str, op: Op, *arguments: Any, **options: Any) -> Any:
-    """Return the result of an operation, whose implementation is the one that is meant."""
-    with recorded() as ran:
-        result = op(*arguments, **options)
-    assert ran == [Ran(op.name, implementation)]
-    return result
-
-
-Cases = Callable[[], dict[str, tuple[Callable[..., Any], list[Any]]]]
-"""Functions, each with its arguments."""
-
-
-def text_of(function: Callable[..., Any], *arguments: Any) -> str:
-    return str(trace_function(function, *arguments))
-
-
-@functools.cache
-def together(cases: Cases) -> Together:
-    return Together(
-        {name: text_of(function, *arguments) for name, (function, arguments) in cases().items()}
-    )
-
-
-def compiled_with(cases: Cases, name: str, device: Device) -> np.ndarray:
-    """Return a result of `compiled`, in one module with the other cases."""
-    function, arguments = cases()[name]
-    call = Compiled(
-        together(cases).function(name, device), lambda: trace_function(function, *arguments)
-    )
-    return np.asarray(call(*arguments))
-
-
-def on_devices(names: Iterable[str], on_vulkan: Iterable[str]) -> Any:
-    """All names on the CPU, and some of them on Vulkan."""
-    cases = [(name, "cpu") for name in names]
-    marked = [pytest.param(name, "vulkan", marks=pytest.mark.vulkan) for name in on_vulkan]
-    return pytest.mark.parametrize(("name", "device_name"), [*cases, *marked])
-
-
-def per_tensor(values: np.ndarray, offset: int | None = None, dtype: Any = np.int8) -> Any:
-    scale = np.float32(np.abs(values).max() / 100)
-    return StaticScaledQuantizer(None, scale, offset, dtype=dtype).quantize(values, "x")
-
-
-def per_row(values: np.ndarray, offsets: Any = None, dtype: Any = np.int8) -> Any:
-    axes = tuple(range(1, values.ndim))
-    scales = (np.abs(values).max(axis=axes) / 100).astype(np.float32)
-    return StaticScaledQuantizer(None, scales, offsets, axis=0, dtype=dtype).quantize(values, "w")
-
-
-def blocks(values: np.ndarray) -> QuantizedTensor:
-    return DynamicScaledQuantizer(block_size=32).quantize(values, "w")
-
-
-def ggml(name: str, shape: tuple[int, int], seed: int = 0) -> GgmlTensor:
-    """Random blocks with scales of a moderate size."""
-    return moderate_blocks(name, shape, rng(seed))
-
-
-# -- linear ---------------------------------------------------------------------------------------
 
 AFFINE: dict[str, tuple[Any, Any]] = {
     "no offsets": (per_tensor(normal((3, 40))), per_tensor(normal((5, 40), 1))),
@@ -175,11 +89,8 @@ def test_affine_linear(name: str, device: Device) -> None:
     """
     x, w = AFFINE[name]
     result = ran_as("affine", linear, x, w)
-    layouts = [tensor.unpack() for tensor in (x, w)]
-    qx, qw = integers(x, w)
-    acc = qx @ qw.T
-    scales = layouts[0].planes["d"].reshape(()) * layouts[1].planes["d"].reshape(-1)
-    np.testing.assert_array_equal(result, acc.astype(np.float32) * scales)
+    expected = exact_product(x, w, lambda qx, qw: qx @ qw.T, (-1,))
+    np.testing.assert_array_equal(result, expected)
     np.testing.assert_allclose(result, reals(x) @ reals(w).T, rtol=1e-6, atol=1e-6)
     if device.is_vulkan:
         actual = compiled(linear, [x, w], device)
@@ -199,10 +110,11 @@ def test_a_long_affine_linear_does_not_overflow() -> None:
     assert linear(tensor, tensor) == [[np.float32(length * 255.0 * 255.0)]]
 
 
-def check_close(arguments: list[Any], actual: np.ndarray, magnitude: Any) -> None:
+def check_close(x: Any, w: Any, magnitude: Any, *results: np.ndarray) -> None:
     """Compare with exact sums; `magnitude` is the sum of the terms' magnitudes."""
-    x, w = map(reals, arguments)
-    assert (np.abs(actual - x @ w.T) <= (w.shape[-1] + 4) * UNIT * magnitude).all()
+    exact = reals(x) @ reals(w).T
+    for result in results:
+        assert (np.abs(result - exact) <= (w.shape[-1] + 4) * UNIT * magnitude).all()
 
 
 def magnitude_of(x: Any, w: Any) -> np.ndarray:
@@ -252,10 +164,8 @@ def test_linear_with_blocks(name: str, device: Device) -> None:
     x, w = block_linears()[name][1]
     result = ran_as("blocks", linear, x, w)
     assert linear.choose(x, w) == "blocks"
-    check_close([x, w], result, magnitude_of(x, w))
     cases = block_linears_on_vulkan if device.is_vulkan else block_linears
-    actual = compiled_with(cases, name, device)
-    check_close([x, w], actual, magnitude_of(x, w))
+    check_close(x, w, magnitude_of(x, w), result, compiled_with(cases, name, device))
     assert "subquant.dequantize" in text_of(linear, x, w)
     lowered = lowered_text(text_of(linear, x, w))
     count = w.shape[0] * w.shape[1]
@@ -288,8 +198,7 @@ def test_weights_that_a_function_brings_along(name: str, device: Device) -> None
     def function(values: Any) -> Any:
         return linear(values, w)
 
-    actual = compiled(function, [x], device)
-    check_close([x, w], actual, np.abs(x) @ np.abs(reals(w)).T * 20)
+    check_close(x, w, np.abs(x) @ np.abs(reals(w)).T * 20, compiled(function, [x], device))
     text = text_of(function, x)
     assert "subquant.dequantize" in text
     assert "256x512xf32" not in lowered_text(text)
@@ -320,9 +229,8 @@ def float_linears() -> dict[str, Any]:
 def test_linear_by_float_values(name: str, cpu: Device) -> None:
     x, w = float_linears()[name][1]
     result = ran_as("dequantized", linear, x, w)
-    magnitude = np.abs(reals(x)) @ np.abs(reals(w)).T
-    check_close([x, w], result, magnitude)
-    check_close([x, w], compiled_with(float_linears, name, cpu), magnitude)
+    magnitude = np.abs(x) @ np.abs(reals(w)).T
+    check_close(x, w, magnitude, result, compiled_with(float_linears, name, cpu))
 
 
 def test_bias_and_matmul(cpu: Device) -> None:
@@ -382,147 +290,7 @@ def test_linear_of_random_shapes_and_layouts(seed: int, cpu: Device) -> None:
         return
     plain = np.abs(reals(x)) @ np.abs(reals(w)).T
     magnitude = magnitude_of(x, w) if implementation == "blocks" else plain
-    check_close([x, w], result, magnitude)
-    check_close([x, w], actual, magnitude)
-
-
-# -- convolution ----------------------------------------------------------------------------------
-
-CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "plain": ((2, 3, 7, 8), (4, 3, 3, 2), {}),
-    "padded": ((1, 3, 5, 5), (4, 3, 3, 3), {"padding": (1, (0, 2))}),
-    "strided": ((1, 3, 9, 8), (4, 3, 3, 3), {"strides": (2, 3), "padding": (1, 1)}),
-    "dilated": ((1, 2, 9, 8), (3, 2, 3, 2), {"dilations": (2, 3), "padding": ((2, 1), 0)}),
-    "groups": ((1, 4, 6, 6), (6, 2, 3, 3), {"groups": 2, "padding": (1, 1)}),
-    "depthwise": ((1, 3, 6, 6), (6, 1, 3, 3), {"groups": 3, "padding": (1, 1), "strides": (2, 1)}),
-}
-
-
-def convolved(x: np.ndarray, w: np.ndarray, **options: Any) -> np.ndarray:
-    """Loops, in the arrays' type; padded with 0."""
-    (sh, sw), (dh, dw) = options.get("strides", (1, 1)), options.get("dilations", (1, 1))
-    pads = [(p, p) if isinstance(p, int) else p for p in options.get("padding", (0, 0))]
-    groups = options.get("groups", 1)
-    x = np.pad(x, [(0, 0), (0, 0), *pads])
-    height = (x.shape[2] - (w.shape[2] - 1) * dh - 1) // sh + 1
-    width = (x.shape[3] - (w.shape[3] - 1) * dw - 1) // sw + 1
-    result = np.zeros((x.shape[0], w.shape[0], height, width), x.dtype)
-    for feature in range(w.shape[0]):
-        first = feature // (w.shape[0] // groups) * w.shape[1]
-        for c, i, j in np.ndindex(*w.shape[1:]):
-            part = x[:, first + c, i * dh :, j * dw :]
-            part = part[:, : (height - 1) * sh + 1 : sh, : (width - 1) * sw + 1 : sw]
-            result[:, feature] += part * w[feature, c, i, j]
-    return result
-
-
-OFFSETS = ("none", "x", "both")
-
-
-@functools.cache
-def affine_convolutions() -> dict[str, Any]:
-    actual: dict[str, Any] = {}
-    for case, (image, kernel, options) in CONVOLUTIONS.items():
-        for offsets in OFFSETS:
-            x = per_tensor(normal(image), None if offsets == "none" else -31)
-            several = rng(2).integers(-20, 20, kernel[0]) if offsets == "both" else None
-            operands = [x, per_row(normal(kernel, 1), several)]
-            actual[f"{case} {offsets}"] = functools.partial(conv2d, **options), operands
-    return actual
-
-
-def affine_convolutions_on_devices() -> dict[str, Any]:
-    return {name: affine_convolutions()[name] for name in share_of(affine_convolutions(), 2)}
-
-
-@pytest.mark.parametrize("case", CONVOLUTIONS)
-@pytest.mark.parametrize("offsets", OFFSETS)
-def test_affine_convolution(case: str, offsets: str, cpu: Device) -> None:
-    """Integers exactly, beside loops; code that pads with 0 in the place of the offset fails."""
-    options = CONVOLUTIONS[case][2]
-    x, w = affine_convolutions()[f"{case} {offsets}"][1]
-    result = ran_as("affine", conv2d, x, w, **options)
-    layouts = [tensor.unpack() for tensor in (x, w)]
-    qx, qw = integers(x, w)
-    scales = layouts[0].planes["d"].reshape(()) * layouts[1].planes["d"].reshape((-1, 1, 1))
-    np.testing.assert_array_equal(result, convolved(qx, qw, **options).astype(np.float32) * scales)
-    if f"{case} {offsets}" in affine_convolutions_on_devices():
-        actual = compiled_with(affine_convolutions_on_devices, f"{case} {offsets}", cpu)
-        np.testing.assert_array_equal(actual, result)
-
-
-def random_convolution(seed: int) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
-    """Shapes and options that fit together."""
-    generator = rng(seed)
-
-    def number(low: int, high: int) -> int:
-        return int(generator.integers(low, high))
-
-    groups = number(1, 4)
-    kernel = (groups * number(1, 4), number(1, 3), number(1, 4), number(1, 4))
-    options = {
-        "groups": groups,
-        "strides": (number(1, 4), number(1, 4)),
-        "dilations": (number(1, 3), number(1, 3)),
-        "padding": ((number(0, 3), number(0, 3)), number(0, 3)),
-    }
-    image = (number(1, 3), groups * kernel[1], number(7, 11), number(7, 11))
-    return image, kernel, options
-
-
-@functools.cache
-def random_convolutions() -> dict[str, Any]:
-    actual: dict[str, Any] = {}
-    for seed in range(examples(6)):
-        image, kernel, options = random_convolution(seed)
-        x = per_tensor(normal(image, seed), int(rng(seed).integers(-50, 50)))
-        w = per_row(normal(kernel, seed + 1), rng(seed).integers(-50, 50, kernel[0]))
-        actual[str(seed)] = functools.partial(conv2d, **options), [x, w]
-    return actual
-
-
-@pytest.mark.parametrize("seed", range(examples(6)))
-def test_convolutions_of_random_shapes(seed: int, cpu: Device) -> None:
-    options = random_convolution(seed)[2]
-    x, w = random_convolutions()[str(seed)][1]
-    assert conv2d.choose(x, w, **options) == "affine"
-    result = conv2d(x, w, **options)
-    exact = convolved(reals(x), reals(w), **options)
-    np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-5)
-    actual = compiled_with(random_convolutions, str(seed), cpu)
-    np.testing.assert_array_equal(actual, result)
-
-
-def test_affine_convolution_on_vulkan(vulkan: Device) -> None:
-    image, kernel, options = CONVOLUTIONS["padded"]
-    x, w = per_tensor(normal(image), 40), per_row(normal(kernel, 1), [3, -3, 1, 0])
-    actual = compiled(lambda a, b: conv2d(a, b, **options), [x, w], vulkan)
-    np.testing.assert_array_equal(actual, conv2d(x, w, **options))
-
-
-@functools.cache
-def float_convolutions() -> dict[str, Any]:
-    return {
-        case: (functools.partial(conv2d, **options),
-               [normal(image), per_row(normal(kernel, 1)), normal(kernel[:1], 2)])
-        for case, (image, kernel, options) in CONVOLUTIONS.items()
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("case", CONVOLUTIONS)
-def test_convolution_by_float_values(case: str, cpu: Device) -> None:
-    _, kernel, options = CONVOLUTIONS[case]
-    x, w, bias = float_convolutions()[case][1]
-    result = ran_as("dequantized", conv2d, x, w, bias, **options)
-    exact = convolved(reals(x), reals(w), **options) + bias.astype(np.float64).reshape((-1, 1, 1))
-    magnitude = convolved(np.abs(reals(x)), np.abs(reals(w)), **options) + np.abs(bias).max()
-    bound = (np.prod(kernel[1:]) + 4) * UNIT * magnitude
-    actual = compiled_with(float_convolutions, case, cpu)
-    assert (np.abs(result - exact) <= bound).all()
-    assert (np.abs(actual - exact) <= bound).all()
-
-
-# -- others ---------------------------------------------------------------------------------------
+    check_close(x, w, magnitude, result, actual)
 
 
 @functools.cache
@@ -592,9 +360,6 @@ def test_functions_of_several_operations_compile(cpu: Device) -> None:
     np.testing.assert_allclose(actual, eager, rtol=1e-4, atol=1e-4 * np.abs(eager).max())
 
 
-# -- choice ---------------------------------------------------------------------------------------
-
-
 def test_implementations_can_be_added() -> None:
     """A kernel for a special case comes first, and others stay."""
     op = Op("double")
@@ -631,83 +396,3 @@ def test_what_does_not_fit_is_said(case: str) -> None:
     call, message = WRONG[case]
     with pytest.raises(UsageError, match=message):
         call()
-
-
-# -- layers ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "quantizer",
-    [
-        StaticScaledQuantizer(None, np.float32(0.03), 5, name="a.q_input"),
-        StaticScaledQuantizer(None, np.float32(0.03), dtype=np.uint8, name="a.q_input"),
-        StaticScaledQuantizer(None, np.float32(1e-9), 5, dtype=np.int32, name="a.q_input"),
-        StaticScaledQuantizer(None, normal((16,), 2) ** 2 + 0.01, axis=-1, name="a.q_input"),
-        StaticScaledQuantizer(None, normal((3, 4), 2) ** 2 + 0.01, block_size=4, name="a.q_input"),
-        StaticScaledQuantizer(
-            None, normal((3, 4), 2) ** 2 + 0.01, np.arange(12).reshape(3, 4), block_size=4
-        ),
-    ],
-)
-@ON_DEVICES
-def test_quantizers_are_traced(quantizer: StaticScaledQuantizer, device: Device) -> None:
-    """The same storage values, ties and special values included."""
-    values = normal((3, 16)) * 3
-    halves = (rng(1).integers(-40, 40, 16) + 0.5).astype(np.float32)
-    values[0] = halves * np.ravel(quantizer.reciprocal_scale)[0]
-    values[1, :4] = [np.nan, np.inf, -np.inf, 3e38]
-
-    def stored(x: Any) -> Any:
-        return quantizer.quantize(x).unpack().planes["qs"]
-
-    actual = compiled(stored, [values], device)
-    expected = stored(values)
-    np.testing.assert_array_equal(actual.view(expected.dtype), expected)
-
-
-def test_layers_take_their_tensors_from_a_tree(cpu: Device) -> None:
-    """A quantized layer from end to end: integers inside, the same compiled."""
-    weight, bias = normal((6, 16)), normal((6,), 3)
-    theta = Theta(
-        [
-            per_row(weight, [1, 2, 3, 4, 5, 6]).with_name("a.weight"),
-            PrimitiveTensor(bias, "a.bias"),
-            PrimitiveTensor(np.full(16, 0.5, np.float32), "a.premul_input"),
-            StaticScaledQuantizer(None, np.float32(0.03), 4, name="a.q_input"),
-            StaticScaledQuantizer(None, np.float32(0.1), name="a.q_output"),
-            PrimitiveTensor(normal((16,), 5), "norm.weight"),
-            ggml("Q8_0", (9, 32)).with_name("table.weight"),
-        ]
-    )
-    layer, x = Linear(theta("a")), normal((3, 16), 9)
-    with recorded() as ran:
-        result = layer(x)
-    assert Ran("linear", "affine") in ran
-    layout = result.unpack()
-    assert layout.planes["qs"].dtype == np.int8
-    exact = (x * 0.5).astype(np.float64) @ weight.T + bias
-    assert np.abs(layout.dequant() - exact).max() < 0.05 + 16 * (0.015 + 0.02) * 0.5
-    actual = compiled(lambda v: layer(v).unpack().planes["qs"], [x], cpu)
-    np.testing.assert_array_equal(actual, layout.planes["qs"])
-    np.testing.assert_array_equal(
-        RmsNorm(theta("norm"), 1e-5)(x), rms_norm(x, theta.tensor("norm.weight"), epsilon=1e-5)
-    )
-    ids = np.array([8, 1], np.int32)
-    rows = theta.tensor("table.weight")
-    np.testing.assert_array_equal(Embedding(theta("table"))(ids), embedding_lookup(ids, rows))
-
-
-def test_convolution_layer(cpu: Device) -> None:
-    weight, bias = normal((4, 3, 3, 3)), normal((4,), 1)
-    theta = Theta([PrimitiveTensor(weight, "c.weight"), per_tensor(bias).with_name("c.bias")])
-    layer, x = Conv2d(theta("c"), padding=(1, 1), strides=(2, 1)), normal((1, 3, 5, 6), 2)
-    expected = conv2d(x, weight, padding=(1, 1), strides=(2, 1))
-    expected = expected + per_tensor(bias).unpack().dequant().reshape((-1, 1, 1))
-    np.testing.assert_array_equal(layer(x), expected)
-    np.testing.assert_allclose(compiled(layer, [x], cpu), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_a_tensor_in_the_place_of_a_quantizer() -> None:
-    theta = Theta([PrimitiveTensor(np.ones((2, 2)), "a.weight"), PrimitiveTensor(1.0, "a.q_input")])
-    with pytest.raises(UsageError, match=r"tensor 'a.q_input' is .+, expected a quantizer"):
-        Linear(theta("a"))(np.ones((1, 2), np.float32))
