@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -99,3 +102,18 @@ def reference(x, q, scales, block, zeros=None, offsets=None):
     if offsets is not None:
         real = real + offsets.astype(np.float64)[:, None]
     return np.einsum("mbk,bkn,mb->mn", rounded.astype(np.float64), real, row_scales, optimize=True)
+
+
+def tensor(shape: Sequence[Any], element: str) -> str:
+    return f"tensor<{''.join(f'{n}x' for n in shape)}{element}>"
+
+
+def check_sum(got: Any, x: Any, w: Any, rule: str, unit: float = 2.0**-24) -> None:
+    """Within the error of a sum of K products in any order: K * unit * sum |x| |w|."""
+    x64, w64 = x.astype(np.float64), w.astype(np.float64)
+    expected = np.einsum(rule, x64, w64)
+    left, _, result = re.split(",|->", rule)
+    count = math.prod(n for c, n in zip(left, x.shape, strict=True) if c not in result)
+    bound = (count + 2) * unit * np.einsum(rule, abs(x64), abs(w64))
+    assert got.shape == expected.shape
+    assert (abs(got.astype(np.float64) - expected) <= bound).all()

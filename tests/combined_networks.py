@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from combined_graph import Graph, Quantized, Value
+from combined_graph import Graph
 from combined_programs import channels, family, like, product, real
+from combined_values import Quantized, Value
 
 # Convolutional networks
 

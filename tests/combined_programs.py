@@ -1,9 +1,9 @@
 """Programs that combine quantized operations as models do, each with its results.
 
 A family is a function that builds a program of some parameters. `PROGRAMS` has those of the modules
-that were imported by name: `combined_networks` and `combined_flow`. They are written from the
-specifications alone (StableHLO, TOSA, the sub-channel and the reduction RFC);
-`tests/combined_graph.py` says how the results are computed.
+that were imported by name: `combined_networks`, `combined_flow`, `combined_ranges` and
+`combined_tosa`. They are written from the specifications alone (StableHLO, TOSA, the sub-channel
+and the reduction RFC); `tests/combined_graph.py` says how the results are computed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from combined_graph import Ambiguous, Graph, Quantized, Value
+from combined_graph import Graph
+from combined_values import Ambiguous, Quantized, Value
 
 
 @dataclass(frozen=True)
@@ -123,3 +124,9 @@ def like(element: Quantized, factor: float, zero: int | None = None) -> Quantize
     """A type with another scale and zero point."""
     scale = float(np.float32(element.scales * factor))
     return replace(element, scales=scale, zeros=element.zeros if zero is None else zero)
+
+
+def total_of(g: Graph, x: Value, dims: Sequence[int]) -> Value:
+    """The sum of a value over some axes, accumulated in i32."""
+    zero = g.argument_of(x.element, np.int64(x.element.zeros))
+    return g.reduce("add", x, zero, dims, Quantized("i32", x.element.scales, 0))

@@ -15,8 +15,10 @@ import pytest
 
 import combined_flow  # noqa: F401  (its programs)
 import combined_networks  # noqa: F401
-from combined_graph import Ambiguous, Quantized, settle
+import combined_ranges  # noqa: F401
+import combined_tosa  # noqa: F401
 from combined_programs import PROGRAMS, Program, program_of
+from combined_values import Ambiguous, Quantized, settle
 from programs import LONG
 from subquant.errors import SubquantError
 from subquant.runtime import Device

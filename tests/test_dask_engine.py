@@ -29,6 +29,7 @@ from click.testing import CliRunner, Result
 from distributed import Client
 
 import subquant
+from compile_many_runs import PROGRAM, write_onnx
 from dask_cluster import Cluster
 from processes import is_alive, wait_until
 from programs import LONG
@@ -41,7 +42,6 @@ from subquant.conformance.cases import programs_cases
 from subquant.conformance.runner import machine, run_cases
 from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
 from subquant.runtime.machine import describe_machine
-from test_compile_many import PROGRAM, write_onnx
 from test_task_engines import task
 
 TESTS = Path(__file__).parent

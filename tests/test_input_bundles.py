@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from compile_many_runs import write_onnx
 from subquant.batch.engines.input_bundle import InputBundle, read_flag_files, unpack_bundle
 from subquant.compiler.mlir_client import Input
 from subquant.errors import CompilerError, EnvironmentProblem, InputError, Place, UsageError
-from test_compile_many import write_onnx
 
 
 @pytest.fixture(autouse=True)
