@@ -1,11 +1,11 @@
-"""Blocks of GGML's types with scales of a moderate size, for tests that compute with them."""
+"""Blocks of GGML's types: of random bytes, and with scales of a moderate size to compute with."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from programs import LONG
-from subquant.layouts import GgmlTensor
+from subquant.layouts import GgmlTensor, SuperBlockLayout
 from subquant.layouts.ggml import BLOCK_TYPES
 
 
@@ -47,3 +47,19 @@ def moderate_blocks(
             scales = np.rint(np.log2(scales)) + 128
         raw.view(kind.block)[field] = scales
     return GgmlTensor(raw, name, shape, tensor)
+
+
+SUPER = [name for name in BLOCK_TYPES if issubclass(BLOCK_TYPES[name].layout, SuperBlockLayout)]
+"""The types with super-blocks."""
+
+
+def random_blocks(name: str, count: int, seed: int = 0) -> np.ndarray:
+    """Blocks of random bytes: each pattern of bits is as likely as any."""
+    raw = np.random.default_rng(seed).bytes(count * BLOCK_TYPES[name].block.itemsize)
+    return np.frombuffer(raw, np.uint8).copy().view(BLOCK_TYPES[name].block)
+
+
+def tensor_of(name: str, blocks: np.ndarray) -> GgmlTensor:
+    """One row of blocks."""
+    shape = (1, len(blocks) * BLOCK_TYPES[name].size)
+    return GgmlTensor(np.ascontiguousarray(blocks).view(np.uint8), name, shape, "w")

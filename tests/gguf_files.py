@@ -10,6 +10,7 @@ import gguf
 import ml_dtypes
 import numpy as np
 
+from ggml_blocks import random_blocks
 from gguf_models import write_file
 from subquant.formats.gguf import read_gguf
 from subquant.layouts import InferenceTensor, PrimitiveTensor, QuantizedTensor
@@ -23,11 +24,6 @@ PROPERTIES: dict[str, Any] = {
     "a.empty": "", "a.words": ["one", "", "zwei", "三"], "a.numbers": [3, -1, 2**31 - 1],
     "a.reals": [0.25, -1.5], "a.truths": [True, False, True],
 }  # fmt: skip
-
-
-def random_raw(name: str, count: int, seed: int) -> np.ndarray:
-    size = BLOCK_TYPES[name].block.itemsize
-    return np.random.default_rng(seed).integers(0, 256, count * size, np.uint8)
 
 
 def write_sample(path: Path) -> dict[str, np.ndarray]:
@@ -60,7 +56,7 @@ def write_sample(path: Path) -> dict[str, np.ndarray]:
     writer.add_tensor("bf16", bytes_, raw_dtype=gguf.GGMLQuantizationType.BF16)
     arrays["bf16"] = half
     for seed, name in enumerate(BLOCK_TYPES):
-        raw = random_raw(name, 6, seed).reshape((3, -1))
+        raw = random_blocks(name, 6, seed).view(np.uint8).reshape((3, -1))
         writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType[name])
         arrays[name] = raw
     write_file(writer)
