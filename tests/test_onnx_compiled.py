@@ -11,7 +11,9 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
-from onnx_models import computed, model, node
+from devices import main_of
+from instruction_sets import EVERY
+from onnx_models import computed, model, node, text_of
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -47,6 +49,18 @@ def layer(last: str = "Relu", *, is_open: bool = False) -> onnx.ModelProto:
     if is_open:
         inputs["ys"] = ("FLOAT", ())
     return model(nodes, inputs, {"y": ("UINT8", (3, 48))}, constants)
+
+
+def product_with_ties(zero_point: int, ratio: float = 0.5) -> onnx.ModelProto:
+    """Products of 8-bit operands, half of which are ties of the result's steps."""
+    constants: dict[str, Any] = {
+        "s": np.array(ratio, np.float32), "one": np.array(1, np.float32), "z": np.array(0, np.int8),
+        "w": np.array([[1, -1] * 12], np.int8), "yz": np.array(zero_point, np.int8),
+    }  # fmt: skip
+    inputs = ["x", "s", "z", "w", "one", "z", "one", "yz"]
+    nodes = [node("QLinearMatMul", inputs, ["y"])]
+    ends = {"x": ("INT8", (256, 1))}, {"y": ("INT8", (256, 24))}
+    return model(nodes, *ends, constants)
 
 
 def command(*arguments: str, exit_code: int = 0) -> Result:
@@ -395,3 +409,29 @@ def test_a_convolution_of_u8_along_one_axis_has_a_kernel(
     data = compile_to_bytes(file, options, on_remark=remarks.append)
     assert any("is computed by a kernel (portable)" in each.message for each in remarks)
     np.testing.assert_array_equal(Executable(data, cpu).main(x), expected)
+
+
+@pytest.mark.parametrize("zero_point", [0, 3, -128, 127])
+@pytest.mark.parametrize("kernels", [*EVERY, "none"])
+def test_zero_points_are_added_after_rounding(zero_point: int, kernels: str) -> None:
+    """QuantizeLinear: ``saturate(round_half_even(x / scale) + zero_point)``, at every tie."""
+    proto = product_with_ties(zero_point)
+    assert "subquant.requantize" in text_of(proto)
+    x = np.arange(-128, 128).astype(np.int8)[:, None]
+    real = x * np.array([[1, -1] * 12]) * 0.5
+    expected = np.clip(np.rint(real) + zero_point, -128, 127).astype(np.int8)
+    result = main_of(text_of(proto), kernels=kernels)(x)
+    assert (np.asarray(result) == expected).all()
+
+
+def test_fixed_point_requantization() -> None:
+    """The option applies to ONNX models: ties are rounded up."""
+    x = np.arange(-128, 128).astype(np.int8)[:, None]
+    proto = product_with_ties(3)
+    exact, fixed = (
+        np.asarray(main_of(text_of(proto), requantization=form)(x))
+        for form in ("exact", "fixed-point")
+    )
+    half_up = np.floor(x * np.array([[1, -1] * 12]) * 0.5 + 0.5) + 3
+    assert (fixed == np.clip(half_up, -128, 127)).all()
+    assert (exact != fixed).any()

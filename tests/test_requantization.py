@@ -67,26 +67,40 @@ NAMES = COMPARISONS | {
 
 
 def expected(
-    terms: list[tuple[list[int], Fraction]], zero_point: int, storage: StorageType
+    terms: list[tuple[list[int], Fraction]],
+    zero_point: int,
+    storage: StorageType,
+    is_last: bool = False,
 ) -> tuple[list[int], list[Fraction]]:
-    """The exact results, and the distance of each sum from the nearest tie."""
+    """The exact results, and the distance of each sum from the nearest tie.
+
+    `is_last`: the zero point is added after rounding.
+    """
     results, distances = [], []
     for numbers in zip(*(values for values, _ in terms), strict=True):
         exact = sum((d * m for d, (_, m) in zip(numbers, terms, strict=True)), Fraction(0))
-        rounded = round(exact + zero_point)  # Fraction rounds half to even
+        # Fraction rounds half to even.
+        rounded = round(exact) + zero_point if is_last else round(exact + zero_point)
         results.append(min(max(rounded, storage.minimum), storage.maximum))
         position = exact - math.floor(exact)
         distances.append(abs(position - Fraction(1, 2)))
     return results, distances
 
 
-def saturated(terms: list[Term], zero_point: int | np.ndarray, storage: StorageType) -> np.ndarray:
-    rounded = requantize(terms, np.array(zero_point), storage)
+def saturated(
+    terms: list[Term], zero_point: int | np.ndarray, storage: StorageType, is_last: bool = False
+) -> np.ndarray:
+    points = np.array(zero_point)
+    rounded = requantize(terms, points, storage, zero_points_after_rounding=is_last)
     return np.clip(rounded.value.data, storage.minimum, storage.maximum)
 
 
 def check(
-    terms: list[tuple[list[int], int, Fraction]], zero_point: int, storage: StorageType, width: int
+    terms: list[tuple[list[int], int, Fraction]],
+    zero_point: int,
+    storage: StorageType,
+    width: int,
+    is_last: bool = False,
 ) -> None:
     element = ElementType.parse(f"i{width}")
     numbers = [
@@ -94,8 +108,8 @@ def check(
         for values, bound, multiplier in terms
     ]
     plain = [(values, multiplier) for values, _, multiplier in terms]
-    results, distances = expected(plain, zero_point, storage)
-    actual = np.broadcast_to(saturated(numbers, zero_point, storage), len(results))
+    results, distances = expected(plain, zero_point, storage, is_last)
+    actual = np.broadcast_to(saturated(numbers, zero_point, storage, is_last), len(results))
     for position, (got, want) in enumerate(zip(actual, results, strict=True)):
         # A value within 2**-20 of a tie counts as a tie: half of them round the other way.
         if got != want:
@@ -132,7 +146,8 @@ def test_one_term(data: st.DataObject) -> None:
         is_close = round((Fraction(2 * number + 1, 2)) / multiplier)
         values += [min(max(is_close + d, -bound), bound) for d in (-1, 0, 1)]
     values += [0, bound, -bound]
-    check([(values, bound, multiplier)], zero_point, storage, 32 if bits < 32 else 64)
+    width = 32 if bits < 32 else 64
+    check([(values, bound, multiplier)], zero_point, storage, width, data.draw(st.booleans()))
 
 
 @settings(max_examples=examples(150))
@@ -148,7 +163,7 @@ def test_sums(data: st.DataObject) -> None:
         values = data.draw(st.lists(st.integers(-bound, bound), min_size=6, max_size=6))
         sign = data.draw(st.sampled_from([1, -1]))
         terms.append((values, bound, sign * data.draw(multipliers)))
-    check(terms, zero_point, storage, 32 if bits < 31 else 64)
+    check(terms, zero_point, storage, 32 if bits < 31 else 64, data.draw(st.booleans()))
 
 
 def test_multipliers_along_axes() -> None:

@@ -26,6 +26,16 @@ def exact(values: npt.ArrayLike) -> Array:
     return np.array(flat, object).reshape(array.shape)
 
 
+def exact_doubles(values: Array) -> Array | None:
+    """Return rationals as f64, an array of the same shape; None if one of them is no f64."""
+    try:
+        doubles = [float(number) for number in values.reshape(-1)]
+    except OverflowError:
+        return None
+    same = all(Fraction(d) == n for d, n in zip(doubles, values.reshape(-1), strict=True))
+    return np.array(doubles, np.float64).reshape(values.shape) if same else None
+
+
 def exact_product(factors: Sequence[Array]) -> Array | None:
     """Return the f64 product if it is exact, else None.
 

@@ -11,17 +11,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..core._mlir import Operation, Value, ir
-from ..numerics.element_types import Array
+from ..numerics.element_types import AnyArray, Array
 from ..numerics.parameters import StorageType
-from ..numerics.requantization import Term
+from ..numerics.requantization import Requantization, Rounded, Term, requantize
 from .dense import array_of_dense
 from .grids import exact, grids_of, spread
 from .quant import element_type, is_quantized, parameters_of, raising
+from .subquant import ZERO_POINTS_AFTER_ROUNDING
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,18 @@ class RequantizedSum:
     terms: list[Term]
     zero_points: Array
     storage: StorageType
+    zero_points_after_rounding: bool
+
+    def rounded(self, values: Sequence[AnyArray], requantization: Requantization) -> Rounded:
+        """Round the sum of the terms with other values, plus the zero points; not saturated."""
+        terms = [replace(t, value=value) for t, value in zip(self.terms, values, strict=True)]
+        return requantize(
+            terms,
+            self.zero_points,
+            self.storage,
+            requantization,
+            zero_points_after_rounding=self.zero_points_after_rounding,
+        )
 
 
 def read_requantize(op: Operation) -> RequantizedSum:
@@ -48,7 +61,8 @@ def read_requantize(op: Operation) -> RequantizedSum:
         for factor in sorted(factors, key=np.size):  # fractions are slow: scalars first
             multiplier = multiplier * factor
         terms.append(Term(value, int(bound), multiplier))
-    return RequantizedSum(terms, zero_points, parameters.storage)
+    after_rounding = ZERO_POINTS_AFTER_ROUNDING in op.attributes
+    return RequantizedSum(terms, zero_points, parameters.storage, after_rounding)
 
 
 def _factors_of(scale: ir.Attribute) -> list[ir.DenseElementsAttr]:

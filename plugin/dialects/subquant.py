@@ -69,6 +69,10 @@ Operations (generic form; each is pure):
                bounds = array<i64: 65024>, quantized_type = !quant.uniform<i8:f32, 0.5:3>}
              : (tensor<4xi32>) -> tensor<4xi8>
 
+    The zero point is added before rounding, as StableHLO does. With the unit attribute
+    ``zero_points_after_rounding`` it is added after rounding, as ONNX does: ties of odd zero points
+    differ.
+
 ``subquant.saturate``
     An integer clamped to ``range`` and narrowed to a storage type::
 
@@ -199,6 +203,8 @@ REQUANTIZE = tuple(
     for count in range(1, MAX_TERMS + 1)
 )
 """Operation names, by the number of terms less one."""
+ZERO_POINTS_AFTER_ROUNDING = "zero_points_after_rounding"
+"""The unit attribute of a requantization that adds its zero points after rounding."""
 REDUCTIONS = {
     _define_reduction(name, attribute, count): f"stablehlo.{name}"
     for name, attribute in (("reduce", "dimensions"), ("reduce_window", "window_dimensions"))

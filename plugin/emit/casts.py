@@ -14,9 +14,9 @@ from fractions import Fraction
 import numpy as np
 
 from ..core._mlir import Value, ir
-from ..dialects.grids import exact, exact_product
+from ..dialects.grids import exact, exact_doubles, exact_product
 from ..dialects.quant import parameters_of, storage_mlir_type, type_of
-from ..dialects.subquant import MAX_TERMS, REQUANTIZE
+from ..dialects.subquant import MAX_TERMS, REQUANTIZE, ZERO_POINTS_AFTER_ROUNDING
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I32, I64, Array
 from ..numerics.parameters import QuantizationParameters, StorageType
@@ -122,7 +122,9 @@ def split(term: Scaled, *, keeps_narrow: bool = False) -> list[Scaled]:
     return [upper.times(1 << _LOWER_BITS), Scaled(term.value & lower, lower, term.factors)]
 
 
-def requantize(total: ScaledSum, target: QuantizationParameters) -> Value:
+def requantize(
+    total: ScaledSum, target: QuantizationParameters, *, zero_points_after_rounding: bool = False
+) -> Value:
     """Write ``subquant.requantize``: the storage values nearest to a sum of up to four terms."""
     terms = total.terms
     assert len(terms) <= MAX_TERMS  # two operands in two parts each
@@ -132,6 +134,8 @@ def requantize(total: ScaledSum, target: QuantizationParameters) -> Value:
         "bounds": integers([min(term.bound, _GREATEST) for term in terms]),
         "quantized_type": ir.TypeAttr.get(type_of(target)),
     }
+    if zero_points_after_rounding and target.zero_points.any():
+        attributes[ZERO_POINTS_AFTER_ROUNDING] = ir.UnitAttr.get()
     values = [convert(term.value, word).value for term in terms]
     shape = min((v.type for v in values), key=dynamic_extents)  # one type for all
     operands = [linalg.cast(v, shape) for v in values]
@@ -148,16 +152,10 @@ def _scales(factors: Sequence[Array]) -> ir.Attribute:
     product: Array = np.array(Fraction(1), object)
     for factor in factors:
         product = np.asarray(product * exact(factor), object)
-    if all(_is_double(number) for number in product.reshape(-1)):
-        return dense(product.astype(np.float64), f64)
+    doubles = exact_doubles(product)
+    if doubles is not None:
+        return dense(doubles, f64)
     return ir.ArrayAttr.get([dense(np.asarray(factor, np.float64), f64) for factor in factors])
-
-
-def _is_double(number: Fraction) -> bool:
-    try:
-        return bool(Fraction(float(number)) == number)
-    except OverflowError:
-        return False
 
 
 def saturate(number: ArrayLike, storage: StorageType, bound: int | None = None) -> Value:

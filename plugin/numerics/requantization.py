@@ -27,8 +27,9 @@ Exactness. The multipliers' own error moves the sum by less than ``2**-30`` of a
 of ``f``; so every tie is detected, and a sum farther than ``2**-20`` from a tie is rounded like
 the exact rational sum.
 
-Sources: StableHLO specification, ``uniform_quantize`` and "dequantize_op_quantize"; the zero point
-is added before rounding, so it decides which neighbour of a tie is even.
+Sources: StableHLO specification, ``uniform_quantize`` and "dequantize_op_quantize": the zero point
+is added before rounding, so it decides which neighbour of a tie is even. ONNX adds it after
+rounding (QuantizeLinear).
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ def requantize(
     zero_points: Array,
     storage: StorageType,
     requantization: Requantization = EXACT,
+    *,
+    zero_points_after_rounding: bool = False,
 ) -> Rounded:
     """Round a sum of scaled integers, and add the zero points; saturation is the caller's.
 
@@ -120,6 +123,8 @@ def requantize(
         requantization: exact, or fixed-point. Integers of more than 32 bits are requantized
             exactly in both: a fixed-point product would leave 64 bits. In fixed-point sums, terms
             with a multiplier of 1 are added as they are (a bias is rescaled to its accumulator).
+        zero_points_after_rounding: ``round_half_even(sum) + z`` instead of
+            ``round_half_even(sum + z)``; they differ at ties, for odd ``z``.
     """
     positive = [_positive(term) for term in terms]
     whole = [term for term in positive if _is_identity(term)]
@@ -136,6 +141,9 @@ def requantize(
             return Rounded(_add_zero_points(value, zero_points))
     split = [part for term in positive for part in _split(term)]
     digits = _Digits.plan(split, zero_points, storage)
+    if zero_points_after_rounding:
+        rounded = digits.rounded(split, np.zeros_like(zero_points))
+        return Rounded(_add_zero_points(rounded, zero_points))
     return Rounded(digits.rounded(split, zero_points))
 
 

@@ -7,7 +7,6 @@ Constants that are added one after the other become one addition.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -22,7 +21,6 @@ from ...numerics.array_functions import convert, is_known
 from ...numerics.element_types import BOOL, I32, Array, ElementType
 from ...numerics.fixed_point import saturate
 from ...numerics.packed_integers import wrapped
-from ...numerics.requantization import requantize
 from .matcher import OPERATIONS, EpilogueMatch
 from .tables import ChannelVectors, NotEmitted
 
@@ -68,10 +66,7 @@ class ExactEpilogue:
         def emit_requantize(op: Operation, operands: Sequence[Operand]) -> Operand:
             requantized = self.requantizations[op]
             values = [each[0] if isinstance(each, list) else each for each in operands]
-            terms = [replace(t, value=v) for t, v in zip(requantized.terms, values, strict=True)]
-            rounded = requantize(
-                terms, requantized.zero_points, requantized.storage, self.match.requantization
-            )
+            rounded = requantized.rounded(values, self.match.requantization)
             return [saturate(rounded.value, requantized.storage, rounded.bound)]
 
         [result] = self.apply([accumulators], self.match.operations, emit_requantize, initial)

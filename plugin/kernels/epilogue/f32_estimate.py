@@ -25,7 +25,7 @@ estimated in the same way; near ties their operations run.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -41,7 +41,6 @@ from ...numerics.element_types import F32, I8, I32, U8, Array
 from ...numerics.fixed_point import multiplier_and_shift
 from ...numerics.packed_integers import wrapped
 from ...numerics.parameters import StorageType
-from ...numerics.requantization import requantize
 from ..isa.base import InstructionSet
 from .exact import ExactEpilogue, Operand, no_requantization
 from .f32_requant_check import F32Requant
@@ -232,12 +231,7 @@ class F32Epilogue:
             requant = F32Requant.of(slope, requantized.zero_points, None, clamp, x_range, tolerance)
 
             def evaluate(x: Array) -> Array:
-                rounded = requantize(
-                    [replace(term, value=x)],
-                    requantized.zero_points,
-                    storage,
-                    self.match.requantization,
-                )
+                rounded = requantized.rounded([x], self.match.requantization)
                 return np.asarray(np.clip(rounded.value, *clamp))
 
             if requant is not None and isa.has_fma:

@@ -26,7 +26,7 @@ specification, ``uniform_quantize``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...core._mlir import Operation, ir
 from ...core.option_fields import FixedPointRounding, RequantizationForm
@@ -35,7 +35,7 @@ from ...dialects.subquant import REQUANTIZE
 from ...emit import Tensors
 from ...emit.casts import saturate
 from ...errors import Remark
-from ...numerics.requantization import Requantization, requantize
+from ...numerics.requantization import Requantization
 from ..base import ModulePass, Replacement, apply_patterns
 
 
@@ -58,8 +58,7 @@ class LowerRequantization(ModulePass):
         def lower(op: Operation) -> Replacement:
             step = read_requantize(op)
             form = Tensors(step.terms[0].value)
-            terms = [replace(term, value=form.emitted(term.value)) for term in step.terms]
-            rounded = requantize(terms, step.zero_points, step.storage, how)
+            rounded = step.rounded([form.emitted(term.value) for term in step.terms], how)
             return saturate(rounded.value, step.storage, rounded.bound)
 
         return apply_patterns(module, dict.fromkeys(REQUANTIZE, lower))

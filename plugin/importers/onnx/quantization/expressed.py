@@ -20,10 +20,9 @@ import numpy as np
 
 from ....dialects.grids import exact
 from ....numerics.array_functions import convert, is_known
-from ....numerics.block_form import BlockForm, quantize
+from ....numerics.block_form import BlockForm
 from ....numerics.element_types import F32, I32, I64, AnyArray, Array, DType, ElementType
 from ....numerics.parameters import ExpressedType, StorageType
-from ....numerics.requantization import Term, requantize
 from ..reading.model import element_of
 
 Lift: TypeAlias = Callable[[Array, ElementType], AnyArray]
@@ -31,10 +30,6 @@ Lift: TypeAlias = Callable[[Array, ElementType], AnyArray]
 
 _MAX_TERMS = 4
 """Terms of a `ScaledSum`, at most: `subquant.requantize` sums as many. Of more, there is none."""
-_STEPS_LIMIT = 1 << 17
-"""Steps from the zero point are clamped to this magnitude: beyond every storage of 16 bits."""
-_STEPS = StorageType(32, True, -_STEPS_LIMIT, _STEPS_LIMIT)
-"""The range of steps from the zero point contains every storage type of up to 16 bits."""
 
 
 def accumulator_type(bound: int) -> ElementType:
@@ -42,7 +37,8 @@ def accumulator_type(bound: int) -> ElementType:
     return I64 if bound >= 1 << 31 else I32
 
 
-def _storage_type(type_: str) -> StorageType:
+def storage_type_of(type_: str) -> StorageType:
+    """The storage type of ONNX's name of an integer type."""
     element = element_of(type_)
     return StorageType(element.bits, element.kind == "int")
 
@@ -90,7 +86,7 @@ class Quantized:
     def dequantize(self, lift: Lift) -> AnyArray:
         """Compute the expressed values as floats."""
         element = element_of(self.type)
-        storage, storage_type = self.storage, _storage_type(self.type)
+        storage, storage_type = self.storage, storage_type_of(self.type)
         if is_known(storage):
             storage = lift(storage, element)
         else:  # a byte for each integer
@@ -109,7 +105,7 @@ class Quantized:
 
     def centered(self) -> tuple[AnyArray, int]:
         """``storage - zero_point`` and its greatest magnitude; the scales must broadcast."""
-        low, high = _storage_type(self.type).type_range
+        low, high = storage_type_of(self.type).type_range
         if is_known(self.storage) and self.storage.size:
             low, high = int(self.storage.min()), int(self.storage.max())
         zero_points = self.zero_points
@@ -160,19 +156,21 @@ def scale_factor(scales: AnyArray) -> AnyArray:
     return exact(scales)
 
 
-def _is_exact(factor: AnyArray) -> bool:
+def is_exact_factor(factor: AnyArray) -> bool:
+    """True for constant fractions."""
     return is_known(factor) and factor.dtype == object
 
 
 def scale_product(left: AnyArray, right: AnyArray) -> AnyArray:
     """The product of two scale factors."""
-    if _is_exact(left) and _is_exact(right):
+    if is_exact_factor(left) and is_exact_factor(right):
         return np.asarray(left * right, object)
-    return _as_float(left) * _as_float(right)
+    return as_float(left) * as_float(right)
 
 
-def _as_float(factor: AnyArray) -> AnyArray:
-    return factor.astype(np.float32) if _is_exact(factor) else factor
+def as_float(factor: AnyArray) -> AnyArray:
+    """A factor as f32."""
+    return factor.astype(np.float32) if is_exact_factor(factor) else factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +218,7 @@ class ScaledSum:
     @property
     def is_exact(self) -> bool:
         """True if all factors are constant."""
-        return all(_is_exact(term.factor) for term in self.terms)
+        return all(is_exact_factor(term.factor) for term in self.terms)
 
     @property
     def is_unbounded(self) -> bool:
@@ -260,7 +258,7 @@ class ScaledSum:
 
     def dequantize(self, lift: Lift) -> AnyArray:
         """Compute floats; each term is rounded, and each partial sum."""
-        products = [convert(term.value, F32) * _as_float(term.factor) for term in self.terms]
+        products = [convert(term.value, F32) * as_float(term.factor) for term in self.terms]
         total = functools.reduce(operator.add, products)
         if self.low > -math.inf:
             total = np.maximum(total, np.float32(self.low))
@@ -276,8 +274,8 @@ class ScaledSum:
             return None
         if len(self.terms) == len(other.terms) == 1:
             (left,), (right,) = self.terms, other.terms
-            if _is_exact(left.factor) and _is_exact(right.factor):
-                factors = np.broadcast_arrays(_as_float(left.factor), _as_float(right.factor))
+            if is_exact_factor(left.factor) and is_exact_factor(right.factor):
+                factors = np.broadcast_arrays(as_float(left.factor), as_float(right.factor))
                 if (factors[0] == factors[1]).all():
                     bound = left.bound + right.bound
                     type_ = accumulator_type(bound)
@@ -331,57 +329,3 @@ class ScaledSum:
 
 ExpressedValue: TypeAlias = AnyArray
 """The type is an array, or integers and scales: a `Quantized` or a `ScaledSum`."""
-
-
-def round_to_steps(real: AnyArray, scales: AnyArray, block_sizes: Sequence[int]) -> AnyArray:
-    """``round_half_even(real / scale)`` as i32, saturated beyond every storage type."""
-    expressed = ExpressedType.of_dtype(real.dtype)
-    return quantize(real, scales.astype(real.dtype), block_sizes, _STEPS, expressed)
-
-
-def add_zero_points(steps: AnyArray, zero_points: AnyArray, type_: str) -> AnyArray:
-    """Steps plus zero points, saturated to a storage type; ONNX adds zero points after rounding."""
-    low, high = _storage_type(type_).type_range
-    if zero_points is not None and not (is_known(zero_points) and not np.any(zero_points)):
-        steps = steps + convert(zero_points, I32)
-    return np.minimum(np.maximum(steps, low), high).astype(element_of(type_).dtype)
-
-
-def requantize_sum(total: ScaledSum, scale: AnyArray) -> AnyArray:
-    """``round_half_even(total / scale)``, from integers where all scales are constant.
-
-    Args:
-        scale: f32 of one element, or one for each axis.
-
-    Returns:
-        Integers of 32 bits, saturated beyond every storage type.
-    """
-    rank = len(total.shape)
-    target = scale_factor(scale.reshape((1,) * rank) if math.prod(scale.shape) == 1 else scale)
-    if not total.is_exact or not _is_exact(target):
-        real = total.dequantize(lambda array, element: array)
-        grid = _as_float(target)
-        sizes = [n if size == 1 else 1 for n, size in zip(real.shape, grid.shape, strict=True)]
-        return round_to_steps(real, grid, sizes)
-    terms = [
-        Term(convert(term.value, accumulator_type(term.bound)), term.bound,
-             np.asarray(term.factor / target, object))
-        for term in total.terms
-    ]  # fmt: skip
-    steps = requantize(terms, np.zeros((1,) * rank, np.int64), _STEPS).value
-    if total.is_unbounded:
-        return convert(np.minimum(np.maximum(steps, -_STEPS_LIMIT), _STEPS_LIMIT), I32)
-    ends = [
-        np.array([_bound_in_steps(bound, step) for step in target.reshape(-1)], steps.dtype)
-        .reshape(target.shape)
-        for bound in (total.low, total.high)
-    ]  # fmt: skip
-    least, greatest = np.minimum(*ends), np.maximum(*ends)
-    return convert(np.minimum(np.maximum(steps, least), greatest), I32)
-
-
-def _bound_in_steps(bound: float, scale: Fraction) -> int:
-    """A bound in steps of a scale, rounded to nearest even, within `_STEPS_LIMIT`."""
-    if math.isinf(bound):
-        return _STEPS_LIMIT if (bound > 0) == (scale > 0) else -_STEPS_LIMIT
-    return min(max(round(Fraction(bound) / scale), -_STEPS_LIMIT), _STEPS_LIMIT)

@@ -1,7 +1,6 @@
 """Quantization, dequantization and casts between element types.
 
-``QuantizeLinear`` is ``saturate(round_half_even(x / scale) + zero_point)``: the zero point is added
-after rounding, so an odd zero point does not decide ties.
+`subquant.importers.onnx.quantization.requantize` rounds.
 
 Sources: ONNX, QuantizeLinear 10 to 28, DequantizeLinear 10 to 28, DynamicQuantizeLinear 11,
 Cast 28.
@@ -21,14 +20,8 @@ from ....numerics.parameters import EXPRESSED_TYPES
 from ....numerics.small_floats import SMALL_FLOATS, PowerOfTwo
 from ..call import Call, Operand, importer
 from ..reading.model import ELEMENTS, element_of
-from .expressed import (
-    ExpressedValue,
-    Quantized,
-    ScaledSum,
-    add_zero_points,
-    requantize_sum,
-    round_to_steps,
-)
+from .expressed import ExpressedValue, Quantized, ScaledSum
+from .requantize import add_zero_points, requantize_sum, round_to_steps
 
 _STORAGE = frozenset(
     ("INT2", "UINT2", "INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16", "INT32")
@@ -117,10 +110,9 @@ def stored(call: Call, real: ExpressedValue, scale: int, zero_point: int) -> Ope
             call.with_floats(
                 "a scale is an argument, or 0: integers are summed, and rounded as floats"
             )
-        steps = requantize_sum(total, scales.astype(np.float32))
-    else:
-        call.with_floats("its function of reals is computed with floats")
-        steps = round_to_steps(call.floats(real), scales, sizes)
+        return Operand(type_, requantize_sum(total, scales.astype(np.float32), zero_points, type_))
+    call.with_floats("its function of reals is computed with floats")
+    steps = round_to_steps(call.floats(real), scales, sizes)
     return Operand(type_, add_zero_points(steps, zero_points, type_))
 
 
@@ -140,19 +132,18 @@ def quantize_linear(call: Call) -> Operand:
     is_exact_sum = isinstance(total, ScaledSum) and total.is_exact and is_known(scales)
     if isinstance(total, ScaledSum) and is_exact_sum and not block_size and precision == np.float32:
         call.with_integers()
-        steps = requantize_sum(total, scales.astype(np.float32))
-    else:
-        reason = "its input is float"
-        if block_size:
-            reason = "it has scales for blocks"
-        elif isinstance(total, ScaledSum):
-            narrow = f"it divides in {precision.name}"
-            reason = narrow if is_exact_sum else "a scale is an argument, or 0"
-        call.with_floats(reason)
-        floats = convert(call.floats(real), ElementType.of_dtype(precision))
-        steps = round_to_steps(floats, scales, sizes)
-        if block_size and zero_points is not None:
-            zero_points = _per_element(zero_points, shape, sizes)
+        return Operand(type_, requantize_sum(total, scales.astype(np.float32), zero_points, type_))
+    reason = "its input is float"
+    if block_size:
+        reason = "it has scales for blocks"
+    elif isinstance(total, ScaledSum):
+        narrow = f"it divides in {precision.name}"
+        reason = narrow if is_exact_sum else "a scale is an argument, or 0"
+    call.with_floats(reason)
+    floats = convert(call.floats(real), ElementType.of_dtype(precision))
+    steps = round_to_steps(floats, scales, sizes)
+    if block_size and zero_points is not None:
+        zero_points = _per_element(zero_points, shape, sizes)
     return Operand(type_, add_zero_points(steps, zero_points, type_))
 
 
