@@ -45,8 +45,8 @@ def test_a_case_is_measured_and_reported(workers: Any, tmp_path: Path) -> None:
     whole = bench.report.to_json({"CPU": "one"}, peers, [outcome])
     (case,) = json.loads(json.dumps(whole))["cases"]
     assert case["measurements"][0]["milliseconds"]["count"] >= 1
-    others = {"other.md": "Benchmarks on two"}
-    written = bench.report.page({"CPU": "one"}, peers, [outcome], {}, "times.svg", others)
+    pages = {"other.md": "Benchmarks on two"}
+    written = bench.report.page({"CPU": "one"}, peers, [outcome], {}, "times.svg", pages)
     assert written.startswith("# Benchmarks on one\n")
     assert "\nOther machines: [Benchmarks on two](other.md).\n" in written
     assert "| tiny | 1 |" in written
