@@ -234,10 +234,15 @@ def vulkan_32bit() -> Device:
     pytest.skip("no SwiftShader device; it is in Debian's chromium-common")
 
 
+@pytest.fixture(scope="session")
+def numpy() -> None:
+    """No device: NumPy computes."""
+
+
 @pytest.fixture
-def device(device_name: str, request: pytest.FixtureRequest) -> Device:
+def device(device_name: str, request: pytest.FixtureRequest) -> Device | None:
     """The device of the fixture that a parameter names: see `devices.ON_DEVICES`."""
-    actual: Device = request.getfixturevalue(device_name)
+    actual: Device | None = request.getfixturevalue(device_name)
     return actual
 
 

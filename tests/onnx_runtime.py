@@ -1,4 +1,4 @@
-"""Models of one node; ONNX Runtime, NumPy and devices compute them."""
+"""Models that ONNX Runtime, NumPy and devices compute: of one node, and of several."""
 
 from __future__ import annotations
 
@@ -89,6 +89,40 @@ def within(tolerance: float, **by_dtype: float) -> Callable[[str, Array, Array],
         np.testing.assert_allclose(wide, exact, rtol=0, atol=bound, err_msg=name)
 
     return compare
+
+
+def whole(
+    nodes: Sequence[Any], inputs: Mapping[str, Array], outputs: Mapping[str, str],
+    constants: Mapping[str, Any] | None = None, opset: int = OPSET,
+) -> onnx.ModelProto:  # fmt: skip
+    """A model whose results have no declared shapes."""
+    for number, each in enumerate(nodes):
+        each.name = f"the {each.op_type} {number}"
+    return model(nodes, inputs, outputs, constants or {}, opset)
+
+
+def check(
+    proto: onnx.ModelProto, inputs: Mapping[str, Array], device: Device | None, tolerance: float = 0
+) -> None:
+    """Compare with ONNX Runtime, extents included."""
+    expected = run_onnx_runtime(proto, inputs)
+    results = computed(proto, device, *inputs.values())
+    for result, right, output in zip(results, expected, proto.graph.output, strict=True):
+        assert (result.shape, result.dtype) == (right.shape, right.dtype), output.name
+        np.testing.assert_allclose(
+            result.astype(np.float64), right.astype(np.float64), rtol=tolerance, atol=tolerance,
+            err_msg=output.name,
+        )  # fmt: skip
+
+
+CPU_AND_NUMPY = pytest.mark.parametrize("device_name", ["numpy", "cpu"])
+
+
+def drawn(dtype: Any, shape: Sequence[int], share: float = 0.5) -> Array:
+    """Small numbers, and zeros."""
+    rng = np.random.default_rng(len(shape) + 3)
+    values = rng.integers(1, 5, shape) * (rng.random(shape) < share)
+    return np.asarray(values.astype(dtype))
 
 
 class DeviceShare:

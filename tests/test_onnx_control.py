@@ -12,9 +12,9 @@ from onnx import helper, numpy_helper
 
 from devices import ON_DEVICES
 from onnx_models import computed, end, model, node, node_tests, plain, text_of
+from onnx_runtime import CPU_AND_NUMPY, check, whole
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.runtime import Device
-from test_onnx_dynamic_sizes import check, whole
 
 Array = np.ndarray[Any, Any]
 
@@ -330,19 +330,22 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("kind", LOOPS)
-@pytest.mark.parametrize("is_numpy", [False, True])
-def test_results_are_as_many_as_iterations(kind: str, is_numpy: bool, cpu: Device) -> None:
-    check(*LOOPS[kind], None if is_numpy else cpu, tolerance=1e-6)
+@pytest.mark.parametrize(
+    ("kind", "device_name"),
+    [
+        *((kind, name) for kind in LOOPS for name in ("numpy", "cpu")),
+        *(
+            pytest.param(kind, "vulkan", marks=pytest.mark.vulkan)
+            for kind in ("the Min of an argument", "no iteration")
+        ),
+    ],
+)
+def test_results_are_as_many_as_iterations(kind: str, device: Device | None) -> None:
+    check(*LOOPS[kind], device, tolerance=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["the Min of an argument", "no iteration"])
-def test_results_are_as_many_as_iterations_on_vulkan(kind: str, vulkan: Device) -> None:
-    check(*LOOPS[kind], vulkan, tolerance=1e-6)
-
-
-@pytest.mark.parametrize("is_numpy", [False, True])
-def test_iterations_slice_by_their_number(is_numpy: bool, cpu: Device) -> None:
+@CPU_AND_NUMPY
+def test_iterations_slice_by_their_number(device: Device | None) -> None:
     nodes = [
         node("Add", ["number", "one"], ["end"]),
         node("Unsqueeze", ["end", "zero"], ["ends"]),
@@ -360,7 +363,7 @@ def test_iterations_slice_by_their_number(is_numpy: bool, cpu: Device) -> None:
     inputs = {"x": np.ones(2, np.float32), "values": np.arange(1, 8, dtype=np.float32)}
     constants = {"five": np.array(5), "one": np.array(1), "zero": np.array([0])}
     types = {"last": "FLOAT", "sums": "FLOAT", "numbers": "INT64"}
-    check(whole([loop], inputs, types, constants), inputs, None if is_numpy else cpu)
+    check(whole([loop], inputs, types, constants), inputs, device)
 
 
 def test_a_loop_over_valid_rows_has_their_bound(cpu: Device) -> None:

@@ -12,51 +12,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from devices import ON_DEVICES
-from onnx_models import OPSET, computed, model, node, text_of
-from onnx_runtime import run_onnx_runtime
+from onnx_models import computed, node, text_of
+from onnx_runtime import CPU_AND_NUMPY, Array, check, drawn, whole
 from subquant.errors import ExecutionError, UnsupportedError
 from subquant.runtime import Device
 
-Array = np.ndarray[Any, Any]
-
-
-def whole(
-    nodes: Sequence[Any], inputs: Mapping[str, Array], outputs: Mapping[str, str],
-    constants: Mapping[str, Any] | None = None, opset: int = OPSET,
-) -> onnx.ModelProto:  # fmt: skip
-    """A model whose results have no declared shapes."""
-    for number, each in enumerate(nodes):
-        each.name = f"the {each.op_type} {number}"
-    return model(nodes, inputs, outputs, constants or {}, opset)
-
-
-def check(
-    proto: onnx.ModelProto, inputs: Mapping[str, Array], device: Device | None, tolerance: float = 0
-) -> None:
-    """Compare with ONNX Runtime, extents included."""
-    expected = run_onnx_runtime(proto, inputs)
-    results = computed(proto, device, *inputs.values())
-    for result, right, output in zip(results, expected, proto.graph.output, strict=True):
-        assert (result.shape, result.dtype) == (right.shape, right.dtype), output.name
-        np.testing.assert_allclose(
-            result.astype(np.float64), right.astype(np.float64), rtol=tolerance, atol=tolerance,
-            err_msg=output.name,
-        )  # fmt: skip
-
-
-CPU_AND_NUMPY = pytest.mark.parametrize("device_name", ["numpy", "cpu"])
-
-
-@pytest.fixture(name="device_or_none")
-def _device_or_none(device_name: str, request: pytest.FixtureRequest) -> Device | None:
-    return None if device_name == "numpy" else request.getfixturevalue(device_name)
-
-
-def drawn(dtype: Any, shape: Sequence[int], share: float = 0.5) -> Array:
-    """Small numbers, and zeros."""
-    rng = np.random.default_rng(len(shape) + 3)
-    values = rng.integers(1, 5, shape) * (rng.random(shape) < share)
-    return np.asarray(values.astype(dtype))
+X = np.random.default_rng(5).normal(size=(3, 4)).astype(np.float32) * 3
 
 
 DTYPES = {
@@ -66,17 +27,22 @@ DTYPES = {
 } | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}  # fmt: skip
 
 
+def non_zeros(inputs: Mapping[str, Array]) -> onnx.ModelProto:
+    """A NonZero of each input."""
+    nodes = [node("NonZero", [name], [f"y_{name}"]) for name in inputs]
+    return whole(nodes, inputs, {f"y_{name}": "INT64" for name in inputs})
+
+
 @CPU_AND_NUMPY
 def test_non_zero_of_every_type_has_as_many_columns_as_elements(
-    device_or_none: Device | None,
+    device: Device | None,
 ) -> None:
     inputs = {name: drawn(dtype, (3, 5)) for name, dtype in DTYPES.items()}
     for name in ("float16", "float32", "float64", "bfloat16"):
         special = [np.nan, -0.0, np.inf, 1e-45 if name == "float32" else 1e-7]
         inputs[name][0, :4] = np.array(special).astype(inputs[name].dtype)
-    nodes = [node("NonZero", [name], [f"y_{name}"]) for name in inputs]
-    proto = whole(nodes, inputs, {f"y_{name}": "INT64" for name in inputs})
-    results = computed(proto, device_or_none, *inputs.values())
+    proto = non_zeros(inputs)
+    results = computed(proto, device, *inputs.values())
     for (name, value), result in zip(inputs.items(), results, strict=True):
         np.testing.assert_array_equal(result, np.stack(np.nonzero(value)), err_msg=name)
 
@@ -86,22 +52,19 @@ SHAPES = [(), (1,), (7,), (0,), (2, 0, 3), (4, 3), (2, 3, 4), (2, 1, 3, 2), (1, 
 
 @CPU_AND_NUMPY
 @pytest.mark.parametrize("share", [0, 0.5, 1])
-def test_non_zero_of_every_rank(device_or_none: Device | None, share: float) -> None:
+def test_non_zero_of_every_rank(device: Device | None, share: float) -> None:
     inputs = {f"x{n}": drawn(np.float32, shape, share) for n, shape in enumerate(SHAPES)}
-    nodes = [node("NonZero", [name], [f"y_{name}"]) for name in inputs]
-    proto = whole(nodes, inputs, {f"y_{name}": "INT64" for name in inputs})
-    check(proto, inputs, device_or_none)
+    check(non_zeros(inputs), inputs, device)
 
 
 def test_non_zero_of_nothing_has_no_columns_on_vulkan(vulkan: Device) -> None:
     inputs = {"x": drawn(np.float32, (3, 4), 0), "y": drawn(np.float32, (3, 4))}
-    nodes = [node("NonZero", ["x"], ["p"]), node("NonZero", ["y"], ["q"])]
-    check(whole(nodes, inputs, {"p": "INT64", "q": "INT64"}), inputs, vulkan)
+    check(non_zeros(inputs), inputs, vulkan)
 
 
 def test_non_zero_of_many_elements_counts_all(cpu: Device) -> None:
     inputs = {"x": drawn(np.int32, (3, 70_001), 0.01)}
-    check(whole([node("NonZero", ["x"], ["p"])], inputs, {"p": "INT64"}), inputs, cpu)
+    check(non_zeros(inputs), inputs, cpu)
 
 
 FOLLOWING = [
@@ -170,33 +133,6 @@ FOLLOWING_TYPES = dict.fromkeys(
 ) | {"is_great": "BOOL", "quantized": "UINT8"}  # fmt: skip
 
 
-def following(x: Array, mask: Array, *removed: str) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The model of `FOLLOWING`."""
-    inputs = {"x": x, "mask": mask}
-    constants = {
-        name: np.asarray(value, np.int64) if isinstance(value, list) else np.asarray(value)
-        for name, value in FOLLOWING_CONSTANTS.items()
-    }
-    nodes, types = without(FOLLOWING, FOLLOWING_TYPES, removed)
-    return whole(nodes, inputs, types, constants), inputs
-
-
-X = np.random.default_rng(5).normal(size=(3, 4)).astype(np.float32) * 3
-
-
-@CPU_AND_NUMPY
-@pytest.mark.parametrize("share", [0.6, 1])
-def test_operators_keep_the_number_of_rows(device_or_none: Device | None, share: float) -> None:
-    proto, inputs = following(X, drawn(np.int32, (3, 4), share))
-    check(proto, inputs, device_or_none, tolerance=1e-5)
-
-
-def test_operators_keep_zero_rows(cpu: Device) -> None:
-    # ONNX Runtime refuses the greatest of no elements.
-    proto, inputs = following(X, np.zeros((3, 4), np.int32), "whole_greatest")
-    check(proto, inputs, cpu, tolerance=1e-5)
-
-
 def without(
     nodes: Sequence[Any], types: Mapping[str, str], names: Collection[str]
 ) -> tuple[list[Any], dict[str, str]]:
@@ -205,9 +141,19 @@ def without(
     return [each for each in nodes if not set(names) & set(each.output)], retained
 
 
-def test_operators_keep_the_number_of_rows_on_vulkan(vulkan: Device) -> None:
-    proto, inputs = following(X, drawn(np.int32, (3, 4), 0.3))
-    check(proto, inputs, vulkan, tolerance=1e-5)
+@pytest.mark.parametrize(
+    ("device_name", "share"),
+    [
+        *((name, share) for name in ("numpy", "cpu") for share in (0.6, 1)),
+        ("cpu", 0),
+        pytest.param("vulkan", 0.3, marks=pytest.mark.vulkan),
+    ],
+)
+def test_operators_keep_the_number_of_rows(device: Device | None, share: float) -> None:
+    inputs = {"x": X, "mask": drawn(np.int32, (3, 4), share)}
+    # ONNX Runtime refuses the greatest of no elements.
+    nodes, types = without(FOLLOWING, FOLLOWING_TYPES, () if share else ("whole_greatest",))
+    check(whole(nodes, inputs, types, FOLLOWING_CONSTANTS), inputs, device, tolerance=1e-5)
 
 
 SELECTED = [
@@ -262,23 +208,23 @@ BOUNDS = {
 
 @CPU_AND_NUMPY
 @pytest.mark.parametrize("share", [0, 0.3, 0.6])
-def test_slices_of_bounded_tensors(device_or_none: Device | None, share: float) -> None:
+def test_slices_of_bounded_tensors(device: Device | None, share: float) -> None:
     constants: dict[str, Any] = {"axes": [0]}
     nodes = list(SELECTED)
     for number, bounds in enumerate(BOUNDS.values()):
-        constants |= {f"b{number}.{n}": np.array(each) for n, each in enumerate(bounds)}
+        constants |= {f"b{number}.{n}": each for n, each in enumerate(bounds)}
         names = [f"b{number}.0", f"b{number}.1", "axes", f"b{number}.2"]
         nodes.append(node("Slice", ["indices", *names], [f"y{number}"]))
     constants |= {"starts": [-3, 1], "ends": [7, 2], "both": [0, 1]}
     nodes.append(node("Slice", ["indices", "starts", "ends", "both"], ["y"]))
     outputs = {output.output[0]: "INT64" for output in nodes[len(SELECTED) :]}
     inputs = {"x": X, "mask": drawn(np.int32, (3, 4), share)}
-    constants = {name: np.asarray(value, np.int64) for name, value in constants.items()}
-    check(whole(nodes, inputs, outputs, constants), inputs, device_or_none)
+    check(whole(nodes, inputs, outputs, constants), inputs, device)
 
 
 ROWS = [
     *SELECTED,
+    node("Cast", ["indices"], ["indices_as_floats"], to=TensorProto.FLOAT),
     node("Gather", ["elements", "places"], ["gathered"]),
     node("Gather", ["indices", "first"], ["gathered_rows"]),
     node("TopK", ["elements", "two"], ["greatest", "greatest_places"]),
@@ -307,15 +253,13 @@ def rows_of(share: float) -> tuple[onnx.ModelProto, dict[str, Array]]:
         "places": np.array([0, -1, -2]), "first": np.array([0]), "two": np.array([2]),
         "axis": np.array(0), "zero": np.float32(0),
     }  # fmt: skip
-    cast = node("Cast", ["indices"], ["indices_as_floats"], to=TensorProto.FLOAT)
-    nodes = [*SELECTED, cast, *ROWS[len(SELECTED) :]]
-    return whole(nodes, inputs, ROWS_TYPES, constants), inputs
+    return whole(ROWS, inputs, ROWS_TYPES, constants), inputs
 
 
 @CPU_AND_NUMPY
 @pytest.mark.parametrize("share", [0.2, 0.6])
-def test_handlers_read_valid_rows_only(device_or_none: Device | None, share: float) -> None:
-    check(*rows_of(share), device_or_none, tolerance=1e-5)
+def test_handlers_read_valid_rows_only(device: Device | None, share: float) -> None:
+    check(*rows_of(share), device, tolerance=1e-5)
 
 
 @ON_DEVICES
@@ -417,7 +361,7 @@ def test_shapes_are_computed_from_a_count(cpu: Device, share: float) -> None:
 
 
 @CPU_AND_NUMPY
-def test_compress_by_a_computed_condition(device_or_none: Device | None) -> None:
+def test_compress_by_a_computed_condition(device: Device | None) -> None:
     inputs = {
         "x": X, "rows": np.array([True, False, True]), "short": np.array([False, True]),
         "flat": drawn(np.bool_, (12,)), "none": np.zeros(3, np.bool_),
@@ -435,165 +379,4 @@ def test_compress_by_a_computed_condition(device_or_none: Device | None) -> None
     ]
     constants = {"zero": np.float32(0), "one": np.array([1]), "constant": np.array([True, False])}
     proto = whole(nodes, inputs, dict.fromkeys("abcdef", "FLOAT"), constants)
-    check(proto, inputs, device_or_none)
-
-
-def boxes(batches: int, count: int, *, is_center: bool = False, seed: int = 0) -> Array:
-    """Boxes that overlap, some of which are equal, have swapped corners, or no area."""
-    rng = np.random.default_rng(seed)
-    corners = rng.random((batches, count, 2)) * 2
-    sizes = rng.random((batches, count, 2)) * 0.8
-    sizes[:, 3 % count] = 0
-    if not is_center:
-        sizes *= np.where(rng.random(sizes.shape) < 0.2, -1, 1)
-        corners = np.concatenate([corners, corners + sizes], axis=2)
-    else:
-        corners = np.concatenate([corners, sizes], axis=2)
-    corners[:, count // 2] = corners[:, 0]
-    return corners.astype(np.float32)
-
-
-def scores(batches: int, classes: int, count: int, seed: int = 0) -> Array:
-    """Scores, some of which are equal."""
-    rng = np.random.default_rng(seed)
-    return (rng.integers(0, 20, (batches, classes, count)) / 20).astype(np.float32)
-
-
-NMS = {
-    "all inputs": ((2, 3, 20), {"m": [4], "i": [0.4], "s": [0.3]}, {}),
-    "centers": ((1, 2, 30), {"m": [10], "i": [0.2], "s": [0.5]}, {"center_point_box": 1}),
-    "no threshold of scores": ((2, 2, 15), {"m": [100], "i": [0.1]}, {}),
-    "no overlap": ((1, 1, 12), {"m": [5]}, {}),
-    "no limit": ((1, 2, 12), {}, {}),
-    "a limit of 0": ((1, 2, 12), {"m": [0], "i": [0.5]}, {}),
-    "only scores": ((1, 2, 12), {"m": [1 << 62], "s": [0.6]}, {}),
-    "scalars": ((1, 2, 12), {"m": 3, "i": 0.5, "s": 0.1}, {}),
-    "none is good enough": ((2, 2, 12), {"m": [3], "i": [0.5], "s": [2.0]}, {}),
-    "one box": ((1, 1, 1), {"m": [3], "i": [0.5], "s": [0.0]}, {}),
-}
-NMS_DTYPES = {"m": np.int64, "i": np.float32, "s": np.float32}
-
-
-def suppression(
-    kind: str, *, is_constant: bool, opset: int = 11
-) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """A model of one NonMaxSuppression; its limits are constants, or arguments too."""
-    (batches, classes, count), limits, attributes = NMS[kind]
-    arrays = {
-        "b": boxes(batches, count, is_center=bool(attributes)),
-        "c": scores(batches, classes, count),
-    }
-    limit_arrays = {name: np.asarray(value, NMS_DTYPES[name]) for name, value in limits.items()}
-    names = ["b", "c", *(name if name in limit_arrays else "" for name in "mis")]
-    while not names[-1]:
-        names.pop()
-    nms = node("NonMaxSuppression", names, ["y"], **attributes)
-    inputs = arrays if is_constant else {**arrays, **limit_arrays}
-    return whole([nms], inputs, {"y": "INT64"}, limit_arrays if is_constant else {}, opset), inputs
-
-
-@CPU_AND_NUMPY
-@pytest.mark.parametrize("kind", NMS)
-def test_non_max_suppression(kind: str, device_or_none: Device | None) -> None:
-    check(*suppression(kind, is_constant=True), device_or_none)
-
-
-def test_non_max_suppression_with_computed_limits(cpu: Device) -> None:
-    check(*suppression("all inputs", is_constant=False), cpu)
-
-
-@ON_DEVICES
-def test_a_detector_selects_boxes_scores_and_classes(device: Device) -> None:
-    """The end of a detector: boxes behind the suppression, the best 5 of them, in one table."""
-    nodes = [
-        node("NonMaxSuppression", ["b", "c", "m", "i", "s"], ["selected"]),
-        node("Slice", ["selected", "zero", "five", "zero"], ["head"]),
-        node("Split", ["head", "ones"], ["batch", "class", "box"], axis=1),
-        node("Concat", ["batch", "box"], ["box_index"], axis=1),
-        node("GatherND", ["b", "box_index"], ["own_boxes"]),
-        node("GatherND", ["c", "head"], ["own_scores"]),
-        node("Unsqueeze", ["own_scores", "one"], ["score_column"]),
-        node("Cast", ["class"], ["class_column"], to=TensorProto.FLOAT),
-        node("Concat", ["own_boxes", "score_column", "class_column"], ["table"], axis=1),
-        node("Gather", ["selected", "two"], ["indices"], axis=1),
-        node("Squeeze", ["indices", "one"], ["flat"]),
-        node("Shape", ["flat"], ["count"]),
-        node("Gather", ["labels", "flat"], ["names"]),
-    ]
-    constants = {
-        "m": [4], "zero": [0], "five": [5], "one": [1], "two": [2], "ones": [1, 1, 1],
-    }  # fmt: skip
-    constants = {name: np.array(value, np.int64) for name, value in constants.items()} | {
-        "i": np.array([0.4], np.float32), "s": np.array([0.5], np.float32),
-        "labels": np.arange(20, dtype=np.int32) * 3,
-    }  # fmt: skip
-    inputs = {"b": boxes(2, 20), "c": scores(2, 3, 20)}
-    outputs = {"table": "FLOAT", "count": "INT64", "names": "INT32", "selected": "INT64"}
-    check(whole(nodes, inputs, outputs, constants, 13), inputs, device)
-
-
-@CPU_AND_NUMPY
-def test_unique_of_elements_and_slices(device_or_none: Device | None) -> None:
-    rng = np.random.default_rng(3)
-    inputs = {
-        "f": rng.integers(-3, 3, (3, 7)).astype(np.float32) / 2,
-        "i": rng.integers(-9, 9, (40,)), "b": rng.integers(0, 3, (6, 2, 2)).astype(np.int8),
-        "one": np.zeros(1, np.float32),
-    }  # fmt: skip
-    attributes: list[tuple[str, dict[str, int]]] = [
-        ("f", {}), ("f", {"sorted": 0}), ("f", {"axis": 1}), ("f", {"axis": 0, "sorted": 0}),
-        ("i", {}), ("i", {"sorted": 0}), ("b", {"axis": 0}), ("b", {"axis": -1}), ("one", {}),
-    ]  # fmt: skip
-    nodes, types = [], {}
-    for number, (name, options) in enumerate(attributes):
-        outputs = [f"{kind}{number}" for kind in ("y", "first", "place", "count")]
-        nodes.append(node("Unique", [name], outputs, **options))
-        value = {"f": "FLOAT", "i": "INT64", "b": "INT8", "one": "FLOAT"}[name]
-        types |= {outputs[0]: value, **dict.fromkeys(outputs[1:], "INT64")}
-    check(whole(nodes, inputs, types), inputs, device_or_none)
-
-
-def test_unique_of_many_elements_is_refused_by_name() -> None:
-    inputs = {"x": np.zeros(100_000, np.float32)}
-    with pytest.raises(UnsupportedError, match=r"Unique.*compares 100000 elements"):
-        text_of(whole([node("Unique", ["x"], ["y"])], inputs, {"y": "FLOAT"}))
-
-
-def branch(nodes: Sequence[Any], outputs: Sequence[str], name: str) -> Any:
-    """The graph of a branch."""
-    for number, each in enumerate(nodes):
-        each.name = f"{name} {number}"
-    ends = [helper.make_empty_tensor_value_info(output) for output in outputs]
-    return helper.make_graph(list(nodes), name, [], ends)
-
-
-@ON_DEVICES
-@pytest.mark.parametrize("share", [0, 0.4])
-def test_branches_with_bounded_tensors(device: Device, share: float) -> None:
-    """A detector without boxes returns an empty constant, or selects."""
-    then = branch(
-        [node("Identity", ["nothing"], ["p"]), node("Identity", ["two"], ["q"]),
-         node("NonZero", ["x"], ["r"])],
-        ["p", "q", "r"], "nothing",
-    )  # fmt: skip
-    otherwise = branch(
-        [node("Gather", ["x", "rows_of"], ["s"]), node("Identity", ["number"], ["t"]),
-         node("Identity", ["columns"], ["u"])],
-        ["s", "t", "u"], "some",
-    )  # fmt: skip
-    nodes = [
-        node("NonZero", ["mask"], ["columns"]),
-        node("Gather", ["columns", "zero"], ["row_places"]),
-        node("Squeeze", ["row_places", "zero"], ["rows_of"]),
-        node("Size", ["rows_of"], ["number"]),
-        node("Equal", ["number", "none"], ["is_empty"]),
-        node("If", ["is_empty"], ["rows", "n", "places"], then_branch=then, else_branch=otherwise),
-        node("Add", ["rows", "half"], ["sums"]),
-    ]
-    inputs = {"x": X, "mask": drawn(np.int32, (3, 4), share)}
-    constants = {
-        "zero": np.array([0]), "none": np.array(0), "two": np.array(2), "half": np.float32(0.5),
-        "nothing": np.zeros((0, 4), np.float32),
-    }  # fmt: skip
-    types = {"rows": "FLOAT", "n": "INT64", "places": "INT64", "sums": "FLOAT"}
-    check(whole(nodes, inputs, types, constants), inputs, device)
+    check(proto, inputs, device)
