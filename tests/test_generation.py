@@ -18,6 +18,7 @@ from subquant.models.memory import peak_memory
 from subquant.models.perplexity import measure_perplexity
 from subquant.models.sampling import Sampling
 from subquant.models.tokenizer import Tokenizer
+from transformer_oracle import surprises
 from vocabularies import scored
 
 PROPERTIES = scored()
@@ -170,21 +171,16 @@ def test_memory_is_measured() -> None:
 TEXT = "hello the world, another there  abcd bcd. the world\n\nhere not on. " * 8
 
 
-def surprises(tokens: list[int], chunk: int) -> list[float]:
-    """The formula, in f64, a chunk after the other."""
-    actual = []
-    for start in range(0, len(tokens) - chunk + 1, chunk):
-        part = [1, *tokens[start + 1 : start + chunk]]
-        for position in range(chunk // 2, chunk - 1):
-            logits = Table().after(part[: position + 1]).astype(np.float64)
-            actual.append(float(np.log(np.exp(logits).sum()) - logits[part[position + 1]]))
-    return actual
-
-
 @pytest.mark.parametrize("chunk", [4, 13, 40, 64])
 def test_perplexity_is_as_defined(chunk: int) -> None:
     tokens = TOKENIZER.encode(TEXT)
-    expected = surprises(tokens, chunk)
+    expected = surprises(
+        lambda read: [Table().after(read[: n + 1]) for n in range(len(read))],
+        (
+            [1, *tokens[start + 1 : start + chunk]]
+            for start in range(0, len(tokens) - chunk + 1, chunk)
+        ),
+    )
     steps: list[tuple[int, int, float]] = []
     actual = measure_perplexity(
         Table(), TOKENIZER, TEXT, chunk=chunk, progress=lambda *step: steps.append(step)

