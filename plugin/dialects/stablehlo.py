@@ -53,6 +53,8 @@ from .stablehlo_rules import (
 
 DEQUANTIZE = "stablehlo.uniform_dequantize"
 QUANTIZE = "stablehlo.uniform_quantize"
+STORAGE_WIDTHS = (2, 4, 8, 16, 32)
+"""Storage bits that StableHLO's types and ``stablehlo.constant`` support."""
 
 _ANY_VALUES = frozenset(
     f"stablehlo.{name}"
@@ -139,7 +141,7 @@ def _why_not_admitted(value: Value, instance: Instance) -> Iterator[str]:
             f"{value.name} has a sub-channel type, which no StableHLO operation accepts; "
             "normalize-quant-types writes one that is per-axis or per-tensor as such"
         )
-    if parameters.storage.width not in (2, 4, 8, 16, 32):
+    if parameters.storage.width not in STORAGE_WIDTHS:
         yield f"{value.name} must have a storage type of 2, 4, 8, 16 or 32 bits, got {value}"
     if value not in instance.carriers:
         yield f"{value.name} must not be quantized, got {value}"

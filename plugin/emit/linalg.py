@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
@@ -49,6 +50,14 @@ def dim(tensor: Value, axis: Extent) -> Value:
         tensor = value("stablehlo.bitcast_convert", [tensor], type_)
     number = constant_index(axis) if isinstance(axis, int) else axis
     return value("tensor.dim", [tensor, number], index_type())
+
+
+def sizes(tensor: Value) -> list[Extent]:
+    """The sizes of a tensor's axes: an int if static, else an index."""
+    return [
+        dim(tensor, axis) if tensor.type.is_dynamic_dim(axis) else int(size)
+        for axis, size in enumerate(tensor.type.shape)
+    ]
 
 
 def _is_unsigned(tensor: Value) -> bool:
@@ -229,6 +238,12 @@ def _reassociation(groups: Sequence[Sequence[int]]) -> ir.ArrayAttr:
 
 
 # -- loops ----------------------------------------------------------------------------------------
+
+
+def consecutive(counts: Iterable[int]) -> list[list[int]]:
+    """Return consecutive numbers from 0 in groups of the given sizes."""
+    numbers = itertools.count()
+    return [[next(numbers) for _ in range(count)] for count in counts]
 
 
 def identity_map(rank: int) -> ir.AffineMap:

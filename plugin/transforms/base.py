@@ -166,6 +166,12 @@ def producer_of(value: Value) -> Any:
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
+def operation_of(value: Value) -> Any:
+    """Return the operation that defines a value, or whose region has it as a block argument."""
+    owner = value.owner
+    return (owner.owner if isinstance(owner, ir.Block) else owner).operation
+
+
 def producer_named(value: Value, *names: str) -> Any:
     """Return the operation that defines a value if it has one of the names, else None."""
     producer = producer_of(value)

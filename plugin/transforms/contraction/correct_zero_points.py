@@ -52,9 +52,7 @@ class CorrectZeroPoints(ModulePass):
 
         def contract(op: Operation) -> Replacement:
             value = correct_zero_points(op, self.style)
-            if value is None:
-                return NoMatch("does not contract two differences")
-            return value
+            return NoMatch("does not contract two differences") if value is None else value
 
         contracted = apply_patterns(module, dict.fromkeys(CONTRACTIONS, contract))
         subtracted = apply_patterns(module, {"subquant.subtract_zero_point": _subtract})

@@ -177,7 +177,10 @@ class _Estimate:
             rate = min(_MAX_BLOCKWISE_MACS_PER_NS[contraction.activation_type], of_bytes)
             bits = sum(contraction.plane_bits or (contraction.storage_type.width,))
             read = math.prod(contraction.storage_shape) * bits / 8
-            products = _of_loops(contraction, op.results[0])
+            _, stored, in_result = ([terms[0][0] for terms in axes] for axes in contraction.indices)
+            extents = zip(stored, contraction.storage_shape, strict=True)
+            reduced = math.prod(n for loop, n in extents if loop not in in_result)
+            products = _elements(op.results[0]) * reduced
             return max(products / (rate or _IREE_MACS_PER_NS), read / _WEIGHT_BYTES_PER_NS)
         left, right = op.operands[:2]
         of_result, of_weight = _elements(op.results[0]), _elements(right)
@@ -203,13 +206,6 @@ def _elements(value: Value) -> int:
     if not type_.has_rank or not type_.has_static_shape:
         raise _NoEstimate
     return math.prod(int(extent) for extent in type_.shape)
-
-
-def _of_loops(contraction: BlockContraction, result: Value) -> int:
-    """Return the multiply-accumulates of a contraction."""
-    _, stored, in_result = ([terms[0][0] for terms in axes] for axes in contraction.indices)
-    extents = zip(stored, contraction.storage_shape, strict=True)
-    return _elements(result) * math.prod(n for loop, n in extents if loop not in in_result)
 
 
 def _is_of_bytes(value: Value) -> bool:

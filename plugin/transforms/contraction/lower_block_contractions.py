@@ -25,8 +25,7 @@ After::
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,15 +76,13 @@ class LowerBlockContractions(ModulePass):
 
 def _in_order_of_result(contraction: BlockContraction) -> BlockContraction:
     """Return the contraction with the result's loops first, then the reduction loops."""
-    activations, storage, result = contraction.indices
-    loops = [*(loop for [(loop, _)] in result), *contraction.summed]
+    loops = [*(loop for [(loop, _)] in contraction.indices[2]), *contraction.summed]
     numbers = {loop: number for number, loop in enumerate(loops)}
-
-    def renumbered(axes: list[list[Term]]) -> list[list[Term]]:
-        return [[(numbers[loop], factor) for loop, factor in axis] for axis in axes]
-
-    indices = (renumbered(activations), renumbered(storage), renumbered(result))
-    return dataclasses.replace(contraction, indices=indices)
+    activations, storage, result = (
+        [[(numbers[loop], factor) for loop, factor in terms] for terms in axes]
+        for axes in contraction.indices
+    )
+    return dataclasses.replace(contraction, indices=(activations, storage, result))
 
 
 @dataclass(frozen=True)
@@ -165,7 +162,7 @@ class _Nest:
             self._body(len(activations), len(planes), list(named)),
             ["reduction" if number in reduced else "parallel" for number in range(len(dims))],
         )
-        nest = linalg.collapse(nest, _consecutive([len(loops) for loops in result_loops]))
+        nest = linalg.collapse(nest, linalg.consecutive([len(loops) for loops in result_loops]))
         nest = emit_stablehlo.convert(nest, self.result.element_type)
         return linalg.cast(nest, self.result)
 
@@ -238,7 +235,7 @@ class _Nest:
         extents = [self.extents[number] for number in loops]
         named = {
             name: linalg.expand(
-                _spread(tensor, block_axes, repeats), _consecutive(map(len, groups)), extents
+                _spread(tensor, block_axes, repeats), linalg.consecutive(map(len, groups)), extents
             )
             for name in ("scales", "zero_points", "offsets")
             if (tensor := getattr(contraction, name)) is not None
@@ -306,7 +303,9 @@ class _Nest:
                 counts.append(len(numbers))
                 extents += [self.extents[number] for number in numbers]
                 indices += [ir.AffineExpr.get_dim(number) for number in numbers]
-        return _Operand(linalg.expand(tensor, _consecutive(counts), extents), indices, extents)
+        return _Operand(
+            linalg.expand(tensor, linalg.consecutive(counts), extents), indices, extents
+        )
 
     def _sum(self, terms: Sequence[Term]) -> ir.AffineExpr:
         """Return a sum of loops times factors, in the split loops."""
@@ -330,12 +329,6 @@ def _split_packed_loop(extent: int, bits: Sequence[int]) -> list[int]:
     if len(counts) == 1:
         return [extent // counts[0], counts[0]]
     return [extent // counts[1], counts[1] // counts[0], counts[0]]
-
-
-def _consecutive(counts: Iterable[int]) -> list[list[int]]:
-    """Return consecutive numbers from 0 in groups of the given sizes."""
-    numbers = itertools.count()
-    return [[next(numbers) for _ in range(count)] for count in counts]
 
 
 def _extents(contraction: BlockContraction, result: ir.Type) -> list[Extent]:
@@ -383,4 +376,4 @@ def _spread(tensor: Value, axes: Sequence[int], repeats: Sequence[int]) -> Value
         [ir.AffineMap.get(rank, 0, dims), linalg.identity_map(rank)],
         lambda element, _: element,
     )
-    return linalg.collapse(repeated, _consecutive([2] * len(shape)))
+    return linalg.collapse(repeated, linalg.consecutive([2] * len(shape)))

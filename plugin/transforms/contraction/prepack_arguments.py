@@ -105,7 +105,11 @@ class PrepackedClone:
             if not is_of_weight or isinstance(value.owner, ir.Block):
                 return
             [number] = arguments
-            if is_read_by_kernel or _is_small(value.type, body.arguments[number].type):
+            weight = body.arguments[number].type
+            if is_read_by_kernel or (
+                value.type.has_static_shape
+                and byte_size(value.type) * _MIN_SIZE_RATIO <= byte_size(weight)
+            ):
                 values = packed.setdefault(number, [])
                 if value not in values:
                     values.append(value)
@@ -215,18 +219,12 @@ class _ArgumentSources:
 
     def is_pure(self, op: Operation) -> bool:
         """True if pure operations compute the result from one argument at most."""
-        is_pure = op.name.startswith(_PURE) or (
-            op.name == LOAD and self._module_globals.is_immutable(op)
-        )
+        is_immutable_load = op.name == LOAD and self._module_globals.is_immutable(op)
         read = values_read(op)
         return (
-            is_pure
+            (op.name.startswith(_PURE) or is_immutable_load)
             and len(op.results) == 1
             and len(read) == len(op.operands)
             and not any(value in self._impure for value in read)
             and len(frozenset[int]().union(*map(self.all, read))) <= 1
         )
-
-
-def _is_small(type_: ir.Type, weight: ir.Type) -> bool:
-    return type_.has_static_shape and byte_size(type_) * _MIN_SIZE_RATIO <= byte_size(weight)

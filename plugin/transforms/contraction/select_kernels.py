@@ -66,7 +66,7 @@ from ...kernels.select.gpu import GPU_INSTRUCTIONS, call_gpu, match_gpu
 from ...kernels.select.match_failure import MatchFailure
 from ...kernels.select.match_int8 import MIN_MACS, MIN_MACS_FUSED, Int8Match
 from ...numerics.requantization import Requantization
-from ..base import UNCHANGED, ModulePass, is_public, named
+from ..base import UNCHANGED, ModulePass, is_public, named, producer_named
 from ..quantization.math.differences import raise_differences
 from ..quantization.math.zero_points import correct_zero_points
 from .prepack_arguments import clone_for_prepacking, is_computed_from_argument
@@ -195,9 +195,10 @@ class _Selection:
                 self._remarks.append((remark, self._kernels.calls[first:]))
 
     def _select(self, op: Operation, *, is_clone: bool) -> None:
-        """Replace an operation by a call, or report why not."""
+        """Replace an operation by a call, or report why not; float ones are not reported."""
         explain = self._options.explain
-        is_float, remark = _is_float(op), Remark.about(op, "")
+        is_integer = isinstance(op.operands[0].type.element_type, ir.IntegerType)
+        is_float, remark = op.name in _INT8 and not is_integer, Remark.about(op, "")
         instructions = self._used_instructions(op) if explain else ""
         first = len(self._kernels.calls)
         with ir.InsertionPoint(op), op.location:
@@ -228,7 +229,17 @@ class _Selection:
             value, epilogue = self._int8(op)
         if isinstance(value, MatchFailure):
             return value
-        _replace_operations(op, epilogue, value)
+        result, operations = op.results[0], [op]
+        if epilogue:
+            operations += epilogue.match.operations
+            result = epilogue.match.result
+        result.replace_all_uses_with(value)
+        results = {each.results[0] for each in operations}
+        operands = [each for op in operations for each in op.operands if each not in results]
+        for each in reversed(operations):
+            each.erase()
+        for operand in dict.fromkeys(operands):
+            erase_unused(operand)
         return None
 
     def _blockwise(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
@@ -262,13 +273,11 @@ class _Selection:
 
     def _used_instructions(self, op: Operation) -> str:
         """Return the name of the instruction set that a contraction's kernel uses."""
+        uses_amx = False
         if op.name in _INT8:
             match = Int8Match.of(op, self._module_globals, self._min_macs)
-            if not isinstance(match, MatchFailure) and match.uses_amx(self._target):
-                return self._instructions
-        if self._is_gpu:
-            return self._instructions
-        return self._target.name_without_tiles
+            uses_amx = not isinstance(match, MatchFailure) and match.uses_amx(self._target)
+        return self._instructions if self._is_gpu or uses_amx else self._target.name_without_tiles
 
     def _contract_storage(self, op: Operation) -> None:
         """Contract quantized operands as i8, and correct zero points after, if a kernel matches.
@@ -298,23 +307,11 @@ class _Selection:
             operands += raised.operands
             raised.erase()
         op.erase()
+        # An unused subtraction of zero points would be a second reader of the storage.
         for operand in dict.fromkeys(operands):
-            _erase_unused_subtraction(operand)
-
-
-def _replace_operations(op: Operation, epilogue: FusedEpilogue | None, value: Value) -> None:
-    """Replace an operation and those of its fused epilogue by a value."""
-    result, operations = op.results[0], [op]
-    if epilogue:
-        operations += epilogue.match.operations
-        result = epilogue.match.result
-    result.replace_all_uses_with(value)
-    results = {each.results[0] for each in operations}
-    operands = [each for op in operations for each in op.operands if each not in results]
-    for each in reversed(operations):
-        each.erase()
-    for operand in dict.fromkeys(operands):
-        erase_unused(operand)
+            producer = producer_named(operand, *_ZERO_POINT_SUBTRACTION)
+            if producer is not None:
+                operation.erase_unused(producer, lambda op: op.name in _ZERO_POINT_SUBTRACTION)
 
 
 def _with_fusion(
@@ -328,19 +325,3 @@ def _with_fusion(
     return replace(
         remark, message=f"{remark.message}, in one dispatch with {count} other {noun} of kernels"
     )
-
-
-def _is_float(op: Operation) -> bool:
-    """True for float contractions, which are not reported."""
-    element = op.operands[0].type.element_type
-    return op.name in _INT8 and not isinstance(element, ir.IntegerType)
-
-
-def _erase_unused_subtraction(value: Value) -> None:
-    """Erase an unused subtraction of zero points, or its storage would have two readers."""
-
-    def is_erasable(op: Operation) -> bool:
-        return op.name in _ZERO_POINT_SUBTRACTION
-
-    if not isinstance(value.owner, ir.Block) and is_erasable(value.owner.operation):
-        operation.erase_unused(value.owner.operation, is_erasable)

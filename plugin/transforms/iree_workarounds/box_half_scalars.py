@@ -62,9 +62,7 @@ class BoxHalfScalars(ModulePass):
 
 
 def _boxed(type_: ir.Type) -> ir.Type:
-    if isinstance(type_, (ir.F16Type, ir.BF16Type)):
-        return tensor_type([], type_)
-    return type_
+    return tensor_type([], type_) if isinstance(type_, (ir.F16Type, ir.BF16Type)) else type_
 
 
 def _box(function: Operation) -> bool:

@@ -59,7 +59,10 @@ def _copy_repeated(op: Operation) -> bool:
     is_changed = False
     with ir.InsertionPoint(op), op.location:
         for number in _tensor_operands(op):
-            buffer = _buffer_identity(op.operands[number])
+            # A buffer is identified by the value that is viewed, or by a constant's elements.
+            viewed = value_before(op.operands[number], *_SAME_BUFFER)
+            constant = producer_named(viewed, *CONSTANTS)
+            buffer = viewed if constant is None else constant.attributes["value"]
             if buffer in seen:
                 op.operands[number] = in_own_buffer(op.operands[number])
                 is_changed = True
@@ -94,10 +97,3 @@ def _is_computed(value: Value) -> bool:
     producer = producer_of(value)
     not_computed = (*CONSTANTS, linalg.BARRIER, linalg.TIE_SHAPE)
     return producer is not None and producer.name not in not_computed
-
-
-def _buffer_identity(value: Value) -> Value | ir.Attribute:
-    """The identity of a tensor's buffer: the value that it views, or a constant's elements."""
-    value = value_before(value, *_SAME_BUFFER)
-    constant = producer_named(value, *CONSTANTS)
-    return value if constant is None else constant.attributes["value"]

@@ -50,6 +50,7 @@ from ..base import (
     walk,
 )
 from ..contraction.estimate_work import WORK_ATTRIBUTE
+from ..quantization.type_rules import shape_of
 from .consumed_arguments import consumed_values, storing_functions
 from .fresh_results import fresh_results
 from .long_loops import LOOPS, iterations_of
@@ -177,11 +178,9 @@ def signature_of(
 
 def _names(function: Any, attribute: str) -> Iterator[str]:
     """The names of arguments or results; "" for each that has none."""
-    if attribute in function.attributes and isinstance(
-        function.attributes[attribute], ir.ArrayAttr
-    ):
-        for name in function.attributes[attribute]:
-            yield name.value if isinstance(name, ir.StringAttr) else ""
+    names = function.attributes.get(attribute)
+    for name in names if isinstance(names, ir.ArrayAttr) else ():
+        yield name.value if isinstance(name, ir.StringAttr) else ""
     yield from itertools.repeat("")
 
 
@@ -234,28 +233,22 @@ def _value_types(
     consumed: Sequence[bool] = (),
     fresh: Sequence[bool] = (),
 ) -> Iterator[ValueType]:
-    remaining = list(compiled)
+    end = 0
     for type_, name in zip(written, names, strict=False):
         unranked = isinstance(type_, ir.UnrankedTensorType)
-        start = len(compiled) - len(remaining)
-        abi = tuple(str(remaining.pop(0)) for _ in range(2 if unranked else 1))
+        start, end = end, end + (2 if unranked else 1)
         parameters = parameters_of(type_, function)
         element = element_type(type_)
-        shape: tuple[int | None, ...] | None = ()
-        if unranked:
-            shape = None
-        elif isinstance(type_, ir.ShapedType):
-            shape = tuple(
-                None if type_.is_dynamic_dim(axis) else int(size)
-                for axis, size in enumerate(type_.shape)
-            )
+        shape: tuple[int | None, ...] | None = None if unranked else ()
+        if not unranked and isinstance(type_, ir.ShapedType):
+            shape = tuple(shape_of(type_))
         yield ValueType(
             element=str(element) if parameters is None else f"i{parameters.storage.width}",
             shape=shape,
             is_scalar=not isinstance(type_, ir.ShapedType),
             parameters=parameters,
-            abi=abi,
+            abi=tuple(map(str, compiled[start:end])),
             name=name,
-            is_consumed=any(consumed[start : start + len(abi)]),
-            is_fresh=all(fresh[start : start + len(abi)] or (False,)),
+            is_consumed=any(consumed[start:end]),
+            is_fresh=all(fresh[start:end] or (False,)),
         )

@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ...core._mlir import Operation, Value, ir
-from ..base import named, walk
+from ..base import named, operation_of, walk
 from .updates_in_place import UPDATES
 
 _INSERTIONS = (
@@ -49,8 +49,7 @@ _READERS = (
 def consumed_values(operations: Iterable[Operation]) -> set[Value]:
     """Return the tensors whose memory operations may write to, including arguments.
 
-    Args:
-        operations: all operations of the module that is handed to IREE, as `walk` returns them.
+    `operations` are all of the module that is handed to IREE, as `walk` returns them.
     """
     functions: dict[str, Operation] = {}
     calls: dict[str, list[Operation]] = {}
@@ -132,8 +131,7 @@ def _sources(
     value: Value, functions: dict[str, Operation], calls: dict[str, list[Operation]]
 ) -> tuple[Operation, Sequence[Value]]:
     """The operation that owns a value, and the values that it may alias."""
-    owner = value.owner
-    op = owner.owner.operation if isinstance(owner, ir.Block) else owner.operation
+    op = operation_of(value)
     if op.name == "func.func":
         callers = calls.get(op.attributes["sym_name"].value, [])
         return op, [operand for call in callers for operand in call.operands]

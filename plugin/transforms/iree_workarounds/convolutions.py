@@ -171,19 +171,18 @@ def _widen_depthwise(op: Operation) -> bool:
     changed = False
     for number in (0, 1):
         operand = op.operands[number]
+        conversion = producer_named(operand, "stablehlo.convert")
         if is_narrow:
             operand = stablehlo.convert(operand, wide)
-        elif not is_depthwise or not _is_widened(operand):
+        elif (
+            not is_depthwise
+            or conversion is None
+            or not is_narrower(conversion.operands[0].type, operand.type)
+        ):
             continue
         op.operands[number] = emit.value("stablehlo.optimization_barrier", [operand], operand.type)
         changed = True
     return changed
-
-
-def _is_widened(value: Value) -> bool:
-    """True for the result of a conversion to more bits."""
-    op = producer_named(value, "stablehlo.convert")
-    return op is not None and is_narrower(op.operands[0].type, value.type)
 
 
 _MAX_SPLIT_GROUPS = 16

@@ -38,6 +38,7 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import constant_array
 from ...emit import linalg, stablehlo
 from ...emit.operation import create, is_used, number_of
+from ...emit.stablehlo_semantics import comparison_direction
 from ..base import NoMatch, Replacement, producer_named
 
 
@@ -118,15 +119,10 @@ def _counter_of(op: Operation) -> _Counter | None:
         return None
     if any(op.name != "stablehlo.constant" for op in constants):
         return None
-    direction = str(compare.attributes["comparison_direction"])
     counter, last = compare.operands
-    if (
-        not direction.endswith(" LT>")
-        or counter.owner != condition
-        or not _is_scalar_integer(counter)
-    ):
+    if comparison_direction(compare) != "LT" or not _is_scalar_integer(counter):
         return None
-    if last.owner == condition:
+    if counter.owner != condition or last.owner == condition:
         return None
     number = counter.arg_number
     step = _step(body.operations[-1].operands[number], body.arguments[number])

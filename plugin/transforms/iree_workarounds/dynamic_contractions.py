@@ -171,12 +171,10 @@ def _accumulated(
     sizes: Sequence[linalg.Extent],
     element: ir.Type,
 ) -> Value:
-    """The accumulated products of two tensors.
+    """The accumulated products of two tensors with these indexing maps.
 
-    Args:
-        operands, maps: the tensors, and the indexing map of each.
-        sizes: of the result, whose axes are the first loops; the other loops are reductions.
-        element: of the result. Operands of more bits are accumulated in their own type.
+    The result has the sizes and the element; its axes are the first loops, the other loops are
+    reductions. Operands of more bits are accumulated in their own type.
     """
     target = element
     for operand in operands:

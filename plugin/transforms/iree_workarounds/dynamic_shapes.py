@@ -112,8 +112,7 @@ def expand_dynamic_reshape(op: Operation) -> Replacement:
     if target.has_static_shape or not operand.type.rank:
         return NoMatch("has a static result, or a scalar operand")
     operand = bits_as(operand, signless(operand.type))
-    source = operand.type
-    flat = linalg.collapse(operand, [list(range(source.rank))])
+    flat = linalg.collapse(operand, [list(range(operand.type.rank))])
     flat = linalg.cast(flat, tensor_type([None], target.element_type))
     entries = [index_scalar(entry_of_shape(shape, axis)) for axis in range(target.rank)]
     linalg.check(
@@ -142,8 +141,7 @@ def expand_dynamic_gather(op: Operation) -> Replacement:
     if any(is_dynamic(size) for size in sizes):
         return NoMatch("has slices of a dynamic size")
     attributes = {**attributes_of(op), "slice_sizes": integers(sizes)}
-    gathered = emit.value("stablehlo.gather", [operand, indices], result, attributes)
-    return gathered
+    return emit.value("stablehlo.gather", [operand, indices], result, attributes)
 
 
 def expand_dynamic_conv(op: Operation) -> Value:
@@ -174,8 +172,7 @@ def expand_dynamic_conv(op: Operation) -> Value:
     for name in ("padding", "lhs_dilation"):
         attributes.pop(name, None)
     result = op.results[0].type
-    convolved = emit.value("stablehlo.convolution", [padded, kernel], result, attributes)
-    return convolved
+    return emit.value("stablehlo.convolution", [padded, kernel], result, attributes)
 
 
 def _by_axis(padding: Value, side: int, spatial: Sequence[int], rank: int) -> Value:

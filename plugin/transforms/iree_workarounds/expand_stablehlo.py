@@ -108,9 +108,8 @@ class ExpandStablehlo(ModulePass):
             steps.append(dict.fromkeys(CONTRACTIONS, widen_bf16_product))
         if self.widen_bodies:
             steps.append({"stablehlo.sort": use_all_results})
-            steps.append(
-                {"stablehlo.scatter": widen_narrow_body, "stablehlo.sort": widen_narrow_body}
-            )
+            bodies = ("stablehlo.scatter", "stablehlo.sort")
+            steps.append(dict.fromkeys(bodies, widen_narrow_body))
         if self.split_groups:
             steps.append({"stablehlo.convolution": split_groups})
         if self.split_sums:
@@ -132,8 +131,7 @@ def _add(op: Operation) -> Replacement:
     """Rewrite an ``add`` of booleans as a logical or."""
     if element_type(op.results[0].type) != ir.IntegerType.get_signless(1):
         return NoMatch("does not add booleans")
-    either = emit.value("stablehlo.or", list(op.operands), op.results[0].type)
-    return either
+    return emit.value("stablehlo.or", list(op.operands), op.results[0].type)
 
 
 def _dimension_of_bits(op: Operation) -> NoMatch | None:

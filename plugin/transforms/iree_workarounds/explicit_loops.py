@@ -28,7 +28,7 @@ from ...dialects.quant import is_quantized
 from ...emit import linalg
 from ...emit.operation import create, integer
 from ...errors import UnsupportedError
-from ..base import TypePredicate, convert_signature, has_type, named, producer_of, walk
+from ..base import TypePredicate, convert_signature, has_type, named, producer_named, walk
 from .unsigned_integers import is_unsigned, signless
 
 _TO_LOOPS = (
@@ -44,12 +44,8 @@ _EXPLICIT_LOOPS = frozenset(("arith.constant", "linalg.generic", "linalg.yield",
 def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type], bool]) -> bool:
     """Write StableHLO, TOSA, named linalg, and elementwise arith on tensors as ``linalg.generic``.
 
-    Nothing changes unless one of `operations` is in one of the dialects, and has an operand or
-    result whose type `applies` accepts.
-
-    Args:
-        operations: all operations of a module.
-        applies: a predicate on types.
+    Nothing changes unless one of `operations`, which are all of a module, is in one of the
+    dialects, and has an operand or result whose type `applies` accepts.
 
     Returns:
         True if the module was changed: `operations` must then not be used again.
@@ -136,12 +132,9 @@ def _writes_into(use: ir.OpOperand) -> bool:
 def _separate_pads(root: Operation) -> None:
     """Put a barrier between a pad and an insertion before it."""
     for op in named(root, ["tensor.pad"]):
-        source = op.operands[0]
-        producer = producer_of(source)
-        if producer is None or producer.name != _INSERTION:
-            continue
-        with ir.InsertionPoint(op), op.location:
-            op.operands[0] = linalg.with_barrier(source)
+        if producer_named(op.operands[0], _INSERTION) is not None:
+            with ir.InsertionPoint(op), op.location:
+                op.operands[0] = linalg.with_barrier(op.operands[0])
 
 
 def _make_signless(root: Operation) -> None:

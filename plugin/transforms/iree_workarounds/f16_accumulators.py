@@ -35,7 +35,15 @@ from .loop_nests import with_copied_body
 _COMBINES = frozenset(
     f"stablehlo.{name}"
     for name in (
-        *("add", "and", "compare", "maximum", "minimum", "multiply", "or", "return", "select"),
+        "add",
+        "and",
+        "compare",
+        "maximum",
+        "minimum",
+        "multiply",
+        "or",
+        "return",
+        "select",
     )
 )
 """Operations of a reduction's body that also exist for f32."""
@@ -73,11 +81,10 @@ def widen_reduction(op: Operation) -> Replacement:
     inner = (value for each in body.operations for value in each.operation.results)
     for value in (*body.arguments, *inner):
         value.set_type(_wide(value.type))
-    narrow = [
+    return [
         stablehlo.convert(value, element_type(old.type))
         for value, old in zip(created.results, op.results, strict=True)
     ]
-    return narrow
 
 
 def _product(op: Operation, operands: list[Value]) -> Value:

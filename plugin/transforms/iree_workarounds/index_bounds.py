@@ -98,7 +98,9 @@ def pad_scatter(op: Operation) -> Replacement:
     if any(not isinstance(element_type(v.type), (ir.IntegerType, ir.FloatType)) for v in inputs):
         return NoMatch("has elements without a zero")
     shape = [int(size) for size in inputs[0].type.shape]
-    windows = _window_sizes(numbers, updates[0].type, len(shape))
+    single = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
+    sizes = iter(int(updates[0].type.shape[axis]) for axis in numbers.update_window_dims)
+    windows = [1 if axis in single else next(sizes) for axis in range(len(shape))]
     vector = int(numbers.index_vector_dim)
     limits = [shape[axis] - windows[axis] for axis in scattered]
     if _are_in_bounds(indices, limits, vector):
@@ -136,15 +138,6 @@ def widen_starts(op: Operation) -> Replacement:
 
 
 # -- pieces ---------------------------------------------------------------------------------------
-
-
-def _window_sizes(
-    numbers: bindings.ScatterDimensionNumbers, updates: ir.ShapedType, rank: int
-) -> list[int]:
-    """The size of an update along each axis of the inputs."""
-    single = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
-    sizes = iter(int(updates.shape[axis]) for axis in numbers.update_window_dims)
-    return [1 if axis in single else next(sizes) for axis in range(rank)]
 
 
 def _are_in_bounds(indices: Value, limits: list[int], vector: int) -> bool:

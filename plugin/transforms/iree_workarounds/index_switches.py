@@ -38,8 +38,7 @@ def expand_index_switch(op: Operation) -> Replacement:
         return NoMatch("has one case, or none")
     default, *bodies = (region.blocks[0] for region in op.regions)
     types = [result.type for result in op.results]
-    results = _branch(op.operands[0], list(zip(cases, bodies, strict=True)), default, types)
-    return results
+    return _branch(op.operands[0], list(zip(cases, bodies, strict=True)), default, types)
 
 
 def _branch(

@@ -65,11 +65,8 @@ def separate_bytes(op: Operation) -> NoMatch | None:
     IREE 3.13 on Vulkan stores four at once, and at wrong indices if padded rows of whole groups
     start inside a group (tests/test_onnx_operators.py: 386 of 400 results).
     """
-    operand, (low, high) = (
-        op.operands[0],
-        ([int(n) for n in op.attributes[f"edge_padding_{end}"]] for end in ("low", "high")),
-    )
-    type_ = operand.type
+    operand, type_ = op.operands[0], op.operands[0].type
+    low, high = (list(map(int, op.attributes[f"edge_padding_{end}"])) for end in ("low", "high"))
     if not type_.has_static_shape or str(type_.element_type) not in _NARROW:
         return NoMatch("does not pad integers of 8 or 16 bits, of a static shape")
     producer = producer_of(operand)

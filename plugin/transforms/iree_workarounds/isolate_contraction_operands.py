@@ -100,8 +100,7 @@ class IsolateContractionOperands(ModulePass):
         """Rewrite `module`."""
         register_upstream_passes()
         passmanager.PassManager.parse("builtin.module(cse)").run(module)
-        loops = [op for op in walk(module) if op.name == "linalg.generic"]
-        for op in loops:
+        for op in named(module, ["linalg.generic"]):
             _read_in_place(op)
         for op in named(module, ["linalg.generic"]):
             write_fill(op)

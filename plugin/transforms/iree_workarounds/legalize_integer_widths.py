@@ -42,6 +42,7 @@ from ..base import (
     convert_future,
     convert_signature,
     named,
+    operation_of,
     producer_of,
     replace_uses,
     walk,
@@ -205,8 +206,7 @@ class _Legalizer:
         type_ = value.type
         width = self._contained_width(type_)
         assert width is not None  # the caller passes only values that need a container
-        owner = value.owner
-        op = (owner.owner if isinstance(owner, ir.Block) else owner).operation
+        op = operation_of(value)
         if isinstance(type_, ir.ShapedType) and not isinstance(
             type_, (ir.RankedTensorType, ir.UnrankedTensorType)
         ):

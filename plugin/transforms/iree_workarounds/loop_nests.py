@@ -77,13 +77,10 @@ def elements_nest(
 def pad_and_dilate(
     operand: Value, padding: Array, dilations: Sequence[int], fill: Value | None = None
 ) -> Value:
-    """Pad an operand with `fill` (zero by default) at its edges and between its elements.
+    """Pad an operand with `fill`, a scalar tensor, at its edges and between its elements.
 
-    Args:
-        operand: the tensor.
-        padding: the low and high padding of each axis.
-        dilations: the distance of neighboring elements in the result, for each axis.
-        fill: a scalar tensor.
+    `padding` has the low and high padding of each axis, `dilations` the distance of neighboring
+    elements in the result. Without `fill` the operand is padded with zeros.
     """
     interior = [dilation - 1 for dilation in dilations]
     if not (padding.any() or any(interior)):

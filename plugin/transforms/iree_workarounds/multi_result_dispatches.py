@@ -70,9 +70,8 @@ def inserts_one_of_several(op: Operation) -> int | None:
 
     def has_one_result(value: Value) -> bool | None:
         producer = producer_of(value)
-        if producer is None or not isinstance(value.type, ir.RankedTensorType):
-            return True
-        if not is_fusible(producer):
+        is_tensor = isinstance(value.type, ir.RankedTensorType)
+        if producer is None or not is_tensor or not is_fusible(producer):
             return True
         return False if has_several_results(value) else None
 

@@ -61,11 +61,10 @@ def widen_narrow_body(op: Operation) -> Replacement:
 
     types = [_wide(argument.type) for argument in block.arguments]
     stablehlo.fill_body(created.regions[0], types, wide_body)
-    narrow = [
+    return [
         stablehlo.convert(value, element_type(old.type))
         for value, old in zip(created.results, op.results, strict=True)
     ]
-    return narrow
 
 
 def _is_supported(operation: Operation) -> bool:

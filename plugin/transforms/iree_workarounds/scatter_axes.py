@@ -64,12 +64,11 @@ def scatter_rows(op: Operation) -> Replacement:
     rows = [update_shape[axis] for axis in (*batches, *spread)]
     whole_dims = [windows[axis] for axis in whole]
 
-    components = _index_components(
-        as_signed(indices), int(numbers.index_vector_dim), len(scattered)
-    )
+    vector = int(numbers.index_vector_dim)
+    components = _index_components(as_signed(indices), vector, len(scattered))
     row_axes: dict[int, list[int]] = {axis: [] for axis in indexed}
-    for axis, position in zip(batching, _batch_positions(numbers), strict=True):
-        row_axes[axis].append(position)
+    for axis, dim in zip(batching, numbers.scatter_indices_batching_dims, strict=True):
+        row_axes[axis].append(dim - (dim > vector))
     for position, axis in enumerate((a for a in indexed if a in windows), len(batches)):
         row_axes[axis].append(position)
     element = components[0].type.element_type if components else ir.IntegerType.get_signless(32)
@@ -114,12 +113,6 @@ def _index_components(indices: Value, vector: int, count: int) -> list[Value]:
         high = [number + 1 if axis == vector else size for axis, size in enumerate(shape)]
         components.append(stablehlo.reshape(stablehlo.slice_(indices, low, high), batches))
     return components
-
-
-def _batch_positions(numbers: bindings.ScatterDimensionNumbers) -> list[int]:
-    """The position among the batches of each batching dimension of the indices."""
-    vector = int(numbers.index_vector_dim)
-    return [axis - (axis > vector) for axis in numbers.scatter_indices_batching_dims]
 
 
 def _index_column(

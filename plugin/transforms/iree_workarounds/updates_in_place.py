@@ -47,21 +47,17 @@ def separate_updated(op: Operation) -> NoMatch | None:
     updated = list(op.operands)[: len(op.results)]
     changed = False
     for number, operand in enumerate(updated):
-        if not _is_constant(operand) and not _reads_buffer(operand):
+        # IREE copies a constant, or fills each buffer with it.
+        if producer_named(operand, *CONSTANTS) is None and not _reads_buffer(operand):
             op.operands[number] = _as_splat(operand) or in_own_buffer(operand)
             changed = True
-    computed = [] if op.name == "stablehlo.sort" else _tensors_after(op, len(updated))
-    for number in computed:
-        if any(_shares_source(op, number, operand) for operand in updated):
+    count = len(op.operands)
+    for number in range(count if op.name == "stablehlo.sort" else len(updated), count):
+        has_axes = op.operands[number].type.rank > 0
+        if has_axes and any(_shares_source(op, number, operand) for operand in updated):
             op.operands[number] = linalg.with_barrier(op.operands[number])
             changed = True
     return None if changed else NoMatch("updates tensors with buffers of their own")
-
-
-def _tensors_after(op: Operation, number: int) -> list[int]:
-    """The numbers of the operands from `number` on that are tensors of rank 1 or more."""
-    types = [operand.type for operand in op.operands]
-    return [n for n in range(number, len(types)) if types[n].rank]
 
 
 def _shares_source(op: Operation, number: int, updated: Value) -> bool:
@@ -105,11 +101,6 @@ def _computed_from(sources: set[Value], end: Operation) -> set[Value]:
     return seen
 
 
-def _is_constant(value: Value) -> bool:
-    """True for a constant, which IREE copies, or fills each buffer with."""
-    return producer_named(value, *CONSTANTS) is not None
-
-
 def _as_splat(value: Value) -> Value | None:
     """A broadcast splat as one constant; None for unlike or complex elements, dynamic shapes."""
     attribute = constant_attribute(value_before(value, *_SAME_ELEMENTS))
@@ -129,8 +120,9 @@ def _reads_buffer(value: Value) -> bool:
         if producer is None:
             return False
         if producer.name in CONSTANTS:
-            is_tensor = isinstance(value.type, ir.ShapedType)
-            return not is_tensor or _is_splat(producer.attributes["value"])
+            attribute = producer.attributes["value"]
+            is_splat = isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat
+            return is_splat or not isinstance(value.type, ir.ShapedType)
         return None if _is_elementwise(producer) else False
 
     return not all_producers(value, is_computed)
@@ -140,10 +132,6 @@ def _is_elementwise(producer: Operation) -> bool:
     """True if a result depends on the operands alone, element by element or moved."""
     has_body = len(producer.regions) > 0 and not producer.name.startswith("linalg.")
     return producer.name.startswith(_ELEMENTWISE_DIALECTS) and not has_body
-
-
-def _is_splat(attribute: ir.Attribute) -> bool:
-    return isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat
 
 
 def in_own_buffer(value: Value) -> Value:

@@ -17,7 +17,6 @@ Refused (the tanh of 2**32 storage values is computed in f32)::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...core._mlir import Operation, Value, ir
@@ -118,7 +117,8 @@ def _edges(op: Operation) -> list[tuple[bool, list[Value], list[Value]]]:
     if op.name == "linalg.yield" and parent is not None and parent.name == "linalg.generic":
         results = parent.operation.results
         return [(False, [each], [own]) for each, own in zip(op.operands, results, strict=True)]
-    return [(_computes(op), list(op.operands), [*op.results, *_inside(op)])]
+    inside = [value for region in op.regions for block in region for value in block.arguments]
+    return [(_computes(op), list(op.operands), [*op.results, *inside])]
 
 
 _CONVERSIONS = (
@@ -131,9 +131,3 @@ _CONVERSIONS = (
 def _computes(op: Operation) -> bool:
     """True for an operation that turns integers into floats, or floats into integers (or i1)."""
     return op.name in _CONVERSIONS or op.name.startswith("linalg.")
-
-
-def _inside(op: Operation) -> Iterator[Value]:
-    for region in op.regions:
-        for block in region:
-            yield from block.arguments

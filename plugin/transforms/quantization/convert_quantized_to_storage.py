@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...core._mlir import Operation, Value, ir
+from ...core._mlir import ir
 from ...dialects.quant import is_quantized, parameters_of, storage_mlir_type
 from ...dialects.stablehlo import DEPRECATED_MOVEMENT, of_category
 from ...emit.operation import with_element
@@ -41,6 +41,7 @@ from ..base import (
     convert_future,
     convert_signature,
     named,
+    operation_of,
     walk,
 )
 
@@ -101,7 +102,7 @@ class ConvertQuantizedToStorage(ModulePass):
         for value in values:
             type_ = value.type
             if type_ not in storage_types:
-                storage_types[type_] = _storage_type(type_, _operation_of(value))
+                storage_types[type_] = _storage_type(type_, operation_of(value))
             value.set_type(storage_types[type_])
         futures, scasts = named(module, ["stablehlo.async_start"]), named(module, _SCASTS)
         for op in futures:
@@ -110,12 +111,6 @@ class ConvertQuantizedToStorage(ModulePass):
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
         return None if changed or values or futures or scasts else UNCHANGED
-
-
-def _operation_of(value: Value) -> Operation:
-    """The operation that defines a value, or whose region has it as a block argument."""
-    owner = value.owner
-    return (owner.owner if isinstance(owner, ir.Block) else owner).operation
 
 
 def _check_moves_data(op: Any) -> None:

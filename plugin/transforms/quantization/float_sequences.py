@@ -70,8 +70,9 @@ class _Sequences:
         while (computed := self._choice(start)) is not None:
             choices.append(start.owner.operation)
             start = choices[-1].operands[computed]
-        biased = self._biased(start)
-        if biased is None and not (choices and self._touches_casts(start)):
+        biased, producer = self._biased(start), producer_of(start)
+        operands = () if producer is None or not choices else producer.operands
+        if biased is None and not any(operand in self.dequantizes for operand in operands):
             return False
         for op in choices:
             types = [with_element(operand.type, target.element_type) for operand in op.operands]
@@ -96,10 +97,6 @@ class _Sequences:
         if operand in self.dequantizes or len(list(operand.uses)) != 1:
             return None
         return computed[0]
-
-    def _touches_casts(self, value: Value) -> bool:
-        op = producer_of(value)
-        return op is not None and any(operand in self.dequantizes for operand in op.operands)
 
     def _accumulator(self, value: Value) -> ir.Type | None:
         """The i32 type of a contraction; None unless both sides are dequantized, not by blocks."""
@@ -188,8 +185,8 @@ class _Sequences:
         value = op.operands[1 - number]
         _cast_operand(op, 1 - number, bias)
         self._split_moves(value, bias)
-        with ir.InsertionPoint.after(op):
-            _cast_uses(op.results[0], accumulator)
+        with ir.InsertionPoint.after(op), op.location:
+            replace_uses(op.results[0], lambda uncast: _cast_pair(uncast, accumulator))
 
     def _split_moves(self, value: Value, type_: ir.Type) -> None:
         """Insert casts before each broadcast of a quantized bias."""
@@ -226,8 +223,3 @@ def _cast_pair(value: Value, type_: ir.Type) -> Value:
 def _cast_operand(op: Operation, number: int, type_: ir.Type) -> None:
     with ir.InsertionPoint(op), op.location:
         op.operands[number] = _cast_pair(op.operands[number], type_)
-
-
-def _cast_uses(value: Value, type_: ir.Type) -> None:
-    with value.owner.operation.location:
-        replace_uses(value, lambda uncast: _cast_pair(uncast, type_))

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import dense_of_array
 from ...dialects.quant import expressed_mlir_type, parameters_of, storage_mlir_type
+from ...dialects.stablehlo import STORAGE_WIDTHS
 from ...emit import as_quantized, linalg, stablehlo
 from ...emit.constant_values import constant_elements, is_constant
 from ...emit.operation import erase_unused
@@ -49,8 +50,6 @@ More make the executable larger, fewer leave casts to compute.
 """
 _MAX_ELEMENTS = 1 << 26
 """Elements of a folded cast, at most; more take gigabytes to compute at once."""
-_STABLEHLO_WIDTHS = (2, 4, 8, 16, 32)
-"""Storage bits that ``stablehlo.constant`` supports."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +124,6 @@ def _dequantized(integers: Array, parameters: QuantizationParameters, type_: ir.
 
 def _constant(array: Array, element: ir.Type) -> Value:
     attribute = dense_of_array(array, element)
-    if isinstance(element, ir.IntegerType) and element.width not in _STABLEHLO_WIDTHS:
+    if isinstance(element, ir.IntegerType) and element.width not in STORAGE_WIDTHS:
         return linalg.constant(attribute)
     return stablehlo.constant_of(attribute)

@@ -109,9 +109,8 @@ class LegalizeQdqToQuantizedOp(ModulePass):
         if row.why_no_float_form is not None:
             return f"it {row.why_no_float_form}"
         reason = _fuse_whole(op, row, casts)
-        if reason is None or row.category != "contraction":
-            return reason
-        if op.operands[1] not in casts.dequantizes:
+        is_contraction = row.category == "contraction"
+        if reason is None or not is_contraction or op.operands[1] not in casts.dequantizes:
             return reason
         if not self.hybrid:
             return f"{reason}; with hybrid=true operand 1 alone can be quantized"

@@ -26,7 +26,6 @@ from ...core._mlir import Operation, Value, ir
 from ...core.option_fields import Containers
 from ...dialects.subquant import UNPACK
 from ...emit import ArrayLike, linalg, scalar
-from ...emit.linalg import Extent
 from ...emit.operation import element_of, mlir_type, value, with_shape
 from ...errors import Remark
 from ...numerics.array_functions import convert
@@ -73,7 +72,7 @@ def _unpacked(op: Operation, *, whole_words: bool) -> Value:
         return convert(low, element).value
 
     identity = linalg.identity_map(type_.rank)
-    output = linalg.empty(_sizes(planes[0]), type_.element_type)
+    output = linalg.empty(linalg.sizes(planes[0]), type_.element_type)
     result = linalg.generic(planes, output, [identity] * (len(planes) + 1), joined)
     return linalg.cast(result, type_)
 
@@ -94,7 +93,7 @@ def _unpacked_words(plane: Value, bits: int) -> Value:
             total = integer if total is None else total | (integer << (8 * position))
         return total.value
 
-    *outer_sizes, last = _sizes(plane)
+    *outer_sizes, last = linalg.sizes(plane)
     identity = linalg.identity_map(plane.type.rank)
     output = linalg.empty([*outer_sizes, last], mlir_type(word))
     words = linalg.generic([plane], output, [identity] * 2, spread)
@@ -117,13 +116,6 @@ def _unpacked_positions(plane: Value, bits: int) -> Value:
         result: Value = integer_at([scalar(element, U8)], [position], [bits]).value
         return result
 
-    output = linalg.empty([*_sizes(plane), count], plane.type.element_type)
+    output = linalg.empty([*linalg.sizes(plane), count], plane.type.element_type)
     integers = linalg.generic([plane], output, [byte, linalg.identity_map(rank + 1)], pick)
     return linalg.collapse(integers, [*([axis] for axis in range(rank - 1)), [rank - 1, rank]])
-
-
-def _sizes(tensor: Value) -> list[Extent]:
-    return [
-        linalg.dim(tensor, axis) if tensor.type.is_dynamic_dim(axis) else int(size)
-        for axis, size in enumerate(tensor.type.shape)
-    ]

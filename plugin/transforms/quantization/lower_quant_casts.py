@@ -70,14 +70,10 @@ class LowerQuantCasts(ModulePass):
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Lower every cast in `module`."""
         lowering = _Lowering(self.rounding, self.division)
-        patterns: dict[str, Pattern] = {
-            "quant.qcast": lowering.cast,
-            "quant.dcast": lowering.cast,
-            "subquant.qcast": lowering.cast,
-            "subquant.dcast": lowering.cast,
-            "subquant.quantize": lowering.cast_with_operands,
-            "subquant.dequantize": lowering.cast_with_operands,
-        }
+        casts = ("quant.qcast", "quant.dcast", "subquant.qcast", "subquant.dcast")
+        patterns: dict[str, Pattern] = dict.fromkeys(casts, lowering.cast)
+        with_operands = ("subquant.quantize", "subquant.dequantize")
+        patterns |= dict.fromkeys(with_operands, lowering.cast_with_operands)
         return apply_patterns(module, patterns)
 
 
@@ -149,13 +145,12 @@ class _Lowering:
         axes = BlockAxes.of(source.type, sizes, counts)
         tensors = [without_whole_axes(tensor, axes) for tensor in parameters.values()]
         names = [_ARGUMENTS[name] for name in parameters]
-        result_type = op.results[0].type
 
         def body(value: Value, *elements: Value) -> Value:
             return formula(value, **dict(zip(names, elements, strict=True)))
 
         result = map_by_block(source, axes, tensors, formula.result, body)
-        return linalg.cast(result, result_type)
+        return linalg.cast(result, op.results[0].type)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ class LowerUnrankedTensors(ModulePass):
         functions = named(module, ["func.func"])
         unranked = TypePredicate(_is_unranked)
         with_unranked = unranked.among(walk(module, in_kernels=False))
-        if not any(map(_declares_unranked, functions)) and not any(with_unranked):
+        signatures = [op.attributes["function_type"].value for op in functions]
+        declared = [t for each in signatures for t in (*each.inputs, *each.results)]
+        if not any(map(_is_unranked, declared)) and not any(with_unranked):
             return UNCHANGED
         for op in functions:
             with op.location:
@@ -61,11 +63,6 @@ class LowerUnrankedTensors(ModulePass):
 
 def _is_unranked(type_: ir.Type) -> bool:
     return isinstance(type_, ir.UnrankedTensorType)
-
-
-def _declares_unranked(op: Operation) -> bool:
-    type_ = op.attributes["function_type"].value
-    return any(_is_unranked(t) for t in (*type_.inputs, *type_.results))
 
 
 def _lowered_types(type_: ir.Type) -> list[ir.Type]:
@@ -204,8 +201,7 @@ class _Lowering:
             self._flat[target] = self._flat[source]
 
     def _tensor_reshape(self, op: Operation) -> None:
-        source, shape = op.operands
-        target = op.results[0]
+        (source, shape), target = op.operands, op.results[0]
         unranked = _is_unranked(source.type)
         elements = self._flat[source].elements if unranked else _flattened(source)
         if _is_unranked(target.type):
@@ -279,11 +275,8 @@ class _Lowering:
         """The values that replace the operands of an operation."""
         lowered: list[Value] = []
         for value in values:
-            if _is_unranked(value.type):
-                flat = self._flat[value]
-                lowered += [flat.elements, flat.shape]
-            else:
-                lowered.append(value)
+            flat = self._flat.get(value)
+            lowered += [value] if flat is None else [flat.elements, flat.shape]
         return lowered
 
 
@@ -345,12 +338,9 @@ def _ranked(flat: _Flat, type_: ir.Type) -> Value:
 
 def _flattened(tensor: Value) -> Value:
     """A ranked tensor's elements as ``tensor<?xT>``."""
-    type_ = tensor.type
-    if type_.rank == 0:
-        flat = linalg.expand(tensor, [], [1])
-    else:
-        flat = linalg.collapse(tensor, [range(type_.rank)])
-    return linalg.cast(flat, tensor_type([None], type_.element_type))
+    rank = tensor.type.rank
+    flat = linalg.collapse(tensor, [range(rank)]) if rank else linalg.expand(tensor, [], [1])
+    return linalg.cast(flat, tensor_type([None], tensor.type.element_type))
 
 
 def _unflattened(elements: Value, sizes: Sequence[Value], type_: ir.Type) -> Value:

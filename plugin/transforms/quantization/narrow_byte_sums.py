@@ -59,7 +59,7 @@ from ...emit.stablehlo_semantics import ABSTRACT, EVALUATED
 from ...errors import Remark
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, I64, U8, Array, ElementType
-from ..base import UNCHANGED, ModulePass, named
+from ..base import UNCHANGED, ModulePass, named, producer_named
 
 _CONVERT = "stablehlo.convert"
 _AND = "stablehlo.and"
@@ -149,19 +149,22 @@ class _ByteFunction:
                 if _is_byte(value.type):
                     bytes_[value] = None
                     continue
-                owner = value.owner
-                if isinstance(owner, ir.Block) or owner.operation.name not in _RULES:
+                producer = producer_named(value, *_RULES)
+                if producer is None:
                     return None
-                if owner.operation not in operations:
-                    operations[owner.operation] = None
-                    pending.append(owner.operation)
+                if producer not in operations:
+                    operations[producer] = None
+                    pending.append(producer)
             if len(operations) > _MAX_OPERATIONS:
                 return None
         if len(bytes_) != 2:
             return None
         first, second = bytes_
         function = cls((first, second), tuple(backward_slice(last, operations.__contains__)))
-        return None if any(map(_is_needed, function.other_users())) else function
+        is_needed = any(
+            not op.results or any(map(is_used, op.results)) for op in function.other_users()
+        )
+        return None if is_needed else function
 
     def other_users(self) -> list[Operation]:
         """Other operations that read intermediate results."""
@@ -203,10 +206,6 @@ class _ByteFunction:
             except _NotAffine:
                 return None
         return values[self.operations[-1].operands[0]]
-
-
-def _is_needed(op: Operation) -> bool:
-    return not op.results or any(map(is_used, op.results))
 
 
 def _constant(value: Value) -> Array | None:
@@ -290,10 +289,9 @@ class _AffineFunction:
 
     def masked(self, mask: _AffineFunction) -> _AffineFunction:
         """A byte as an unsigned one; else a remainder, of which roundings are made."""
+        byte_mask = _AffineFunction(offset=Fraction(2 * _HALF - 1))
         for number in range(2):
-            if self == _AffineFunction.of_byte(number) and mask == _AffineFunction(
-                offset=Fraction(2 * _HALF - 1)
-            ):
+            if self == _AffineFunction.of_byte(number) and mask == byte_mask:
                 return _AffineFunction.of_byte(number + 2)
         return _AffineFunction()
 
@@ -382,18 +380,12 @@ class _Sum:
         return convert(clamped, result).value
 
 
-# -- operations ------------------------------------------------------------------------------------
-
-
-def _rounding(*operands: _AffineFunction) -> _AffineFunction:
-    """The result of rounding terms, which are left out of the slopes."""
-    return _AffineFunction()
-
-
+_ROUNDING = ("stablehlo.compare", "stablehlo.not", "stablehlo.or")
+"""Operations of rounding terms, which are left out of the slopes."""
 _RULES: dict[str, Callable[..., _AffineFunction]] = {
     **ABSTRACT,
     _AND: _AffineFunction.masked,
-    **dict.fromkeys(("stablehlo.compare", "stablehlo.not", "stablehlo.or"), _rounding),
+    **dict.fromkeys(_ROUNDING, lambda *operands: _AffineFunction()),
     "stablehlo.select": lambda condition, yes, no: yes,
 }
 """Operations on lines; `EVALUATED` has them on numbers."""

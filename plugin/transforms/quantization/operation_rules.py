@@ -115,14 +115,11 @@ def _check_operand_op(op: Operation) -> None:
                 f"block size along axis {axis} must be at least 1{limit}, got {block}", op
             )
     expected = [None if n is None else -(-n // b) for n, b in zip(shape, blocks, strict=True)]
-    scales = op.operands[1].type
-    _check_parameter_operand(op, scales, "scales", expected)
-    _check_float_parameter(op, scales, "scales", expressed)
     operands = subquant.operands_of(op)
-    if "offsets" in operands:
-        offsets = operands["offsets"].type
-        _check_parameter_operand(op, offsets, "offsets", expected)
-        _check_float_parameter(op, offsets, "offsets", expressed)
+    for name in ("scales", "offsets"):
+        if name in operands:
+            _check_parameter_operand(op, operands[name].type, name, expected)
+            _check_float_parameter(op, operands[name].type, name, expressed)
     if "zero_points" in operands:
         zero_points = operands["zero_points"].type
         _check_parameter_operand(op, zero_points, "zero points", expected)

@@ -50,7 +50,18 @@ def check_type(type_: ir.Type, op: Operation, what: str, *, lenient: bool) -> No
                 "subquant.dcast and subquant.scast accept",
                 op,
             )
-        _check_collapsed(parameters, op, what)
+        # Scales have a dimension for each quantized axis, or for each axis.
+        rank = parameters.scales.ndim
+        if (
+            parameters.granularity == "sub-channel"
+            and rank != len(parameters.axes)
+            and parameters.full_grid_shape(rank) is None
+        ):
+            raise VerificationError(
+                f"scales of {what} have the shape {dims(parameters.scales.shape)}; expected one "
+                f"dimension for each of the {len(parameters.axes)} quantized dimensions",
+                op,
+            )
         return
     _check_shape(parameters, shape_of(type_), op, what, lenient)
 
@@ -135,20 +146,6 @@ def _check_axes(parameters: QuantizationParameters, op: Operation, what: str) ->
                 op,
             )
         seen.add(axis)
-
-
-def _check_collapsed(parameters: QuantizationParameters, op: Operation, what: str) -> None:
-    """Check the scales of an unranked container: a dimension for each quantized axis, or full."""
-    if parameters.granularity != "sub-channel":
-        return
-    rank = parameters.scales.ndim
-    if rank == len(parameters.axes) or parameters.full_grid_shape(rank) is not None:
-        return
-    raise VerificationError(
-        f"scales of {what} have the shape {dims(parameters.scales.shape)}; expected one dimension "
-        f"for each of the {len(parameters.axes)} quantized dimensions",
-        op,
-    )
 
 
 def dims(shape: Sequence[int | None]) -> str:

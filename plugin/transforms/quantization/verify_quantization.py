@@ -38,7 +38,9 @@ class VerifyQuantization(ModulePass):
     def run(self, module: ir.Operation) -> Sequence[Remark]:
         """Check `module` against the rules in the module's docstring."""
         operations = list(walk(module))
-        lenient = _types_of_subquant_casts(operations)
+        casts = [op for op in operations if op.name in subquant.CASTS]
+        values = [value for op in casts for value in (*op.operands, *op.results)]
+        lenient = {element_type(value.type) for value in values}
         verified: set[ir.Type] = set()
 
         def check(type_: ir.Type, op: Operation, what: str) -> None:
@@ -79,14 +81,6 @@ def _readable_attributes(op: Operation) -> Iterator[None]:
         raise VerificationError(
             f"attribute '{unread}' has another element type than i64", op
         ) from None
-
-
-def _types_of_subquant_casts(operations: list[Operation]) -> set[ir.Type]:
-    types = set()
-    for op in operations:
-        if op.name in subquant.CASTS:
-            types |= {element_type(value.type) for value in (*op.operands, *op.results)}
-    return types
 
 
 def _check_signature(op: Operation, check: Callable[[ir.Type, Operation, str], None]) -> None:

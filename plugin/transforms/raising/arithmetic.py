@@ -82,8 +82,8 @@ class Arithmetic(FieldArithmetic):
                 return NoMatch("has a dynamic shape")
             return None
         is_integer = isinstance(result.type.element_type, ir.IntegerType)
-        if is_integer:
-            self._follow_field(op)
+        if is_integer and (result_field := self._field_after(op)) is not None:
+            self._fields[result] = result_field
         fact: Fact | NoMatch | None = None
         if op.name in VIEWS:
             fact = self._viewed(op)
@@ -155,9 +155,8 @@ class Arithmetic(FieldArithmetic):
             return None
         all_integers = [each for each in integers if each is not None]
         parameters = [parameters_of_fact(fact) for fact in facts if fact is not None]
-        if any(each.zero_field for each in all_integers):
-            return None
-        if not all(are_equal(each, parameters[0]) for each in parameters):
+        is_alike = all(are_equal(each, parameters[0]) for each in parameters)
+        if any(each.zero_field for each in all_integers) or not is_alike:
             return None
         if isinstance(first, IntegerFact) and not parameters[0]:
             self._fields[op.results[0]] = field
@@ -277,11 +276,8 @@ class Arithmetic(FieldArithmetic):
             if not isinstance(extended, NoMatch):
                 return extended
             why = why or extended
-        if (
-            why is None
-            and op.name in _ORDERED
-            and isinstance(self._facts.get(right), ExpressedFact)
-        ):
+        is_expressed = isinstance(self._facts.get(right), ExpressedFact)
+        if why is None and op.name in _ORDERED and is_expressed:
             what = "divides by" if op.name == "stablehlo.divide" else "subtracts"
             return NoMatch(f"{what} integers that are dequantized")
         return why
@@ -349,11 +345,9 @@ class Arithmetic(FieldArithmetic):
     def _of_integers(self, op: Operation) -> Fact | NoMatch | None:
         """The fact about ``q - z``; None for other operations, NoMatch (a reason) if it wraps."""
         left, right = op.operands
-        fact = self._facts.get(left)
-        if op.name not in ("stablehlo.subtract", "stablehlo.add"):
-            return None
-        integers = self._integers(left)
-        if integers is None or integers.is_shifted:
+        fact, integers = self._facts.get(left), self._integers(left)
+        is_sum = op.name in ("stablehlo.subtract", "stablehlo.add")
+        if not is_sum or integers is None or integers.is_shifted:
             return None
         element, part = op.results[0].type.element_type, tensor_view(right)
         difference: IntegerFact | NoMatch | None = None

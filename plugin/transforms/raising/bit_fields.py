@@ -223,9 +223,6 @@ class Field:
         is_whole = self.raised is None and self.width == self.container and not self.bias
         if is_whole and element.width == self.container:
             return replace(self, signed=not element.is_unsigned)
-        return self._fitted(element)
-
-    def _fitted(self, element: ir.IntegerType) -> Field | None:
         if self.raised is not None or not self.is_cut:
             return self if element.width == self.container else None
         low, high = self.range
@@ -276,18 +273,17 @@ class Field:
         """Emit the fields of all words as a tensor of signless integers."""
         shape = [int(n) for n in self.words.type.shape] or [1]
         words = stablehlo.reshape(self.words, shape)
+        bytes_type = with_element(words.type, ir.IntegerType.get_signless(8))
         if self.word > 8:
-            byte = ir.IntegerType.get_signless(8)
-            type_ = with_shape(with_element(words.type, byte), [*shape, self.word // 8])
-            words = value("stablehlo.bitcast_convert", [words], type_)
+            split = with_shape(bytes_type, [*shape, self.word // 8])
+            words = value("stablehlo.bitcast_convert", [words], split)
             words = stablehlo.reshape(words, [*shape[:-1], shape[-1] * self.word // 8])
-        elif words.type.element_type != ir.IntegerType.get_signless(8):
-            type_ = with_element(words.type, ir.IntegerType.get_signless(8))
-            words = value("stablehlo.bitcast_convert", [words], type_)
+        elif words.type != bytes_type:
+            words = value("stablehlo.bitcast_convert", [words], bytes_type)
         if is_reversed:
             four = stablehlo.constant(np.full(shape, 4), words.type.element_type)
-            halves = [value(f"stablehlo.shift_{way}", [words, four], words.type)
-                      for way in ("left", "right_logical")]  # fmt: skip
+            shifts = ("stablehlo.shift_left", "stablehlo.shift_right_logical")
+            halves = [value(name, [words, four], words.type) for name in shifts]
             words = value("stablehlo.or", halves, words.type)
         if self.width == 8:
             return words

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.windows import dot_axes
-from ...emit import stablehlo
+from ...emit import linalg, stablehlo
 from ...emit.operation import is_dynamic, is_used, value, with_shape
 
 Split = list[list[int]]
@@ -53,7 +53,7 @@ def _contract(op: Operation, number: int, weight: Value, extents: Split) -> None
     with ir.InsertionPoint(op), op.location:
         other = _split(other, other_extents)
         left, right = (weight, other) if number == 0 else (other, weight)
-        positions = [_positions(side) for side in sides]
+        positions = [linalg.consecutive(map(len, side)) for side in sides]
         free = [
             _without(axes, [*contracted[side], *batch[side]]) for side, axes in enumerate(sides)
         ]
@@ -95,7 +95,7 @@ def _joined(tensor: Value, extents: Sequence[Split], type_: ir.Type) -> Value:
     axes = [sizes for side in extents for sizes in side]
     if all(len(sizes) == 1 for sizes in axes):
         return tensor
-    firsts = [split[0] for split in _positions(axes)]
+    firsts = [split[0] for split in linalg.consecutive(map(len, axes))]
     return _reshaped(tensor, [int(n) for n in type_.shape], firsts)
 
 
@@ -110,12 +110,3 @@ def _reshaped(tensor: Value, shape: Sequence[int], sources: Sequence[int]) -> Va
     ]
     result = with_shape(tensor.type, [None if is_dynamic(n) else n for n in shape])
     return value("stablehlo.dynamic_reshape", [tensor, stablehlo.concatenate(sizes, 0)], result)
-
-
-def _positions(extents: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The positions of the axes that each axis is split into."""
-    positions, first = [], 0
-    for axis in extents:
-        positions.append(list(range(first, first + len(axis))))
-        first += len(axis)
-    return positions

@@ -165,7 +165,10 @@ class DequantizationPlan:
         for name, part in self.grids.items():
             if name.startswith("scales"):
                 factor = _tensor_of(part, real)
-                scales = factor if scales is None else _product(scales, factor, real)
+                if scales is not None:  # the product is exact
+                    left, right = (stablehlo.convert(each, real) for each in (scales, factor))
+                    factor = value("stablehlo.multiply", [left, right], left.type)
+                scales = factor
         assert scales is not None  # there is one at least
         offsets = None
         if "offsets" in self.grids:
@@ -201,18 +204,9 @@ class DequantizationPlan:
         return _signless(_tensor_of(part, storage_mlir_type(storage)))
 
 
-def _product(left: Value, right: Value, element: ir.Type) -> Value:
-    """The product of scales, which is exact."""
-    left, right = (stablehlo.convert(each, element) for each in (left, right))
-    return value("stablehlo.multiply", [left, right], left.type)
-
-
 def _tensor_at(root: Value | tuple[Field, bool]) -> Value:
     """The tensor of stored integers."""
-    if isinstance(root, tuple):
-        field, is_reversed = root
-        return field.unpacked(is_reversed=is_reversed)
-    return root
+    return root[0].unpacked(is_reversed=root[1]) if isinstance(root, tuple) else root
 
 
 def _runs(dims: Sequence[Dim]) -> list[tuple[int, int]]:

@@ -45,13 +45,8 @@ class FieldArithmetic:
         part = tensor_view(value)
         return None if part.numbers is not None else Field.of(part.root, part.view)
 
-    def _follow_field(self, op: Operation) -> None:
-        """Record the bit field of a result."""
-        field = self._field_after(op)
-        if field is not None:
-            self._fields[op.results[0]] = field
-
     def _field_after(self, op: Operation) -> Field | None:
+        """The bit field of a result; None if it has none."""
         operand, name = op.operands[0], op.name
         if name in VIEWS:
             field = self._fields.get(operand)

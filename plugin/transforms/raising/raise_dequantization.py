@@ -156,9 +156,7 @@ def _is_step(op: Operation) -> bool:
 def _inline(module: Operation) -> None:
     """Inline the functions of a module if a private one has dequantizing arithmetic."""
     for function in named(module, ["func.func"]):
-        if is_public(function):
-            continue
-        if any(_is_step(op) for op in named(function, _INLINED)):
+        if not is_public(function) and any(map(_is_step, named(function, _INLINED))):
             pipeline = "builtin.module(inline{default-pipeline=})"
             passmanager.PassManager.parse(pipeline).run(module)
             return

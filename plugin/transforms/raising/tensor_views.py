@@ -75,17 +75,13 @@ def _whole(root: Value, depth: int = _MAX_DEPTH) -> TensorView:
 def _computed(op: Operation, shape: list[int], depth: int) -> Array | None:
     """The elements of a small integer ``iota``, or of arithmetic on constants; else None."""
     element = op.results[0].type.element_type
-    if (
-        not isinstance(element, ir.IntegerType)
-        or np.prod(shape, dtype=np.int64) > _MAX_CONSTANT_ELEMENTS
-    ):
+    count = np.prod(shape, dtype=np.int64)
+    if not isinstance(element, ir.IntegerType) or count > _MAX_CONSTANT_ELEMENTS:
         return None
     if op.name == "stablehlo.iota":
         axis = int(op.attributes["iota_dimension"])
-        counted = np.arange(shape[axis]).reshape(
-            [-1 if n == axis else 1 for n in range(len(shape))]
-        )
-        numbers = np.broadcast_to(counted, shape)
+        along_axis = [-1 if n == axis else 1 for n in range(len(shape))]
+        numbers = np.broadcast_to(np.arange(shape[axis]).reshape(along_axis), shape)
     elif op.name in _ARITHMETIC and depth < _MAX_DEPTH:
         operands = [tensor_view(operand, depth + 1) for operand in op.operands]
         if any(view.numbers is None for view in operands):
@@ -100,12 +96,9 @@ def _computed(op: Operation, shape: list[int], depth: int) -> Array | None:
         numbers = _elements(view)
     else:
         return None
-    low, high = (0, 1 << element.width) if element.is_unsigned else _signed(element.width)
+    half = 1 << (element.width - 1)
+    low, high = (0, 2 * half) if element.is_unsigned else (-half, half)
     return np.asarray(numbers) if low <= numbers.min() and numbers.max() < high else None
-
-
-def _signed(width: int) -> tuple[int, int]:
-    return -(1 << (width - 1)), 1 << (width - 1)
 
 
 def _elements(view: TensorView) -> Array:

@@ -112,9 +112,9 @@ class ConvertTosaToStorage(ModulePass):
             if has_type(op, special):
                 _check(op)
         for op in tosa:
-            if op.name == "tosa.variable":
-                _convert_variable(op)
             with op.location:
+                if op.name == "tosa.variable":
+                    _convert_variable(op)
                 _convert_quantized(op)
         _convert_unsigned(operations)
         return None
@@ -177,8 +177,7 @@ def _check_same(op: Operation, types: list[ir.Type]) -> None:
 
 def _check_zero_points(op: Operation) -> None:
     """Refuse zero points and flags for unsigned storage that the quantized types do not have."""
-    roles = _ZERO_POINTS[op.name]
-    for position, of in roles.items():
+    for position, of in _ZERO_POINTS[op.name].items():
         value = op.results[0] if of < 0 else op.operands[of]
         side = "output" if of < 0 else "input"
         parameters = parameters_of(value.type, op)
@@ -279,15 +278,14 @@ def _convert_variable(op: Operation) -> None:
     parameters = parameters_of(type_, op)
     if parameters is None:
         return
-    with op.location:
-        storage = storage_mlir_type(parameters.storage)
-        op.attributes["type"] = ir.TypeAttr.get(storage)
-        zero_points = np.unique(parameters.zero_points)
-        if "initial_value" not in op.attributes and zero_points.size == 1:
-            shape = [int(size) for size in np.array(op.attributes["var_shape"]).reshape(-1)]
-            if all(size >= 0 for size in shape):
-                values = np.full(shape, int(zero_points[0]))
-                op.attributes["initial_value"] = dense_of_array(values, storage)
+    storage = storage_mlir_type(parameters.storage)
+    op.attributes["type"] = ir.TypeAttr.get(storage)
+    zero_points = np.unique(parameters.zero_points)
+    if "initial_value" not in op.attributes and zero_points.size == 1:
+        shape = [int(size) for size in np.array(op.attributes["var_shape"]).reshape(-1)]
+        if all(size >= 0 for size in shape):
+            values = np.full(shape, int(zero_points[0]))
+            op.attributes["initial_value"] = dense_of_array(values, storage)
 
 
 def _convert_unsigned(operations: list[Operation]) -> None:
@@ -319,8 +317,7 @@ def _convert_unsigned_attributes(op: Operation) -> None:
         convert_signature(op, lambda type_: _signless(type_) if _is_unsigned(type_) else type_)
     elif op.name == "tosa.variable" and _is_unsigned(op.attributes["type"].value):
         op.attributes["type"] = ir.TypeAttr.get(_signless(op.attributes["type"].value))
-    names = {"tosa.const": "values", "tosa.variable": "initial_value"}
-    name = names.get(op.name)
+    name = {"tosa.const": "values", "tosa.variable": "initial_value"}.get(op.name)
     if name and name in op.attributes and _is_unsigned(op.attributes[name].type):
         dense = op.attributes[name]
         with op.location:

@@ -52,7 +52,8 @@ class LowerTosaVariables(ModulePass):
 
 def _define(op: Operation) -> None:
     element = op.attributes["type"].value
-    if not _is_stored(element):
+    is_signless = isinstance(element, ir.IntegerType) and element.is_signless
+    if not is_signless and not isinstance(element, ir.FloatType):
         raise UnsupportedError(
             f"has elements of type '{element}'; run convert-tosa-to-storage first", op
         )
@@ -69,12 +70,6 @@ def _define(op: Operation) -> None:
         initial = op.attributes["initial_value"] if has_initial else splat(0, type_)
         variables.define(op.attributes["sym_name"].value, initial)
     op.erase()
-
-
-def _is_stored(element: ir.Type) -> bool:
-    if isinstance(element, ir.IntegerType):
-        return bool(element.is_signless)
-    return isinstance(element, ir.FloatType)
 
 
 def _access(op: Operation) -> None:

@@ -38,11 +38,6 @@ Other operations stay, as in the C++ pass of this purpose (``explain=true`` repo
 quantized ones), also operations in the bodies of reductions. The C++ pass has ``s1 * s2 / s`` for
 divide, and divides integers without headroom; that is wrong.
 
-Options: ``rounding``: ``single``, ``double`` or ``inexact``; ``scale32``: multipliers of 31 bits,
-or of 15 (which have no double rounding); ``types=quantized``: rescales have quantized types if
-TOSA's verifier accepts them, as the C++ pass writes them, instead of storage, which IREE needs;
-``explain``.
-
 Before::
 
     %r = stablehlo.add %x, %y : (tensor<4x!q1>, tensor<4x!q2>) -> tensor<4x!q3>
@@ -72,6 +67,7 @@ from ...dialects.grids import zero_point_grid
 from ...dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ...emit import ArrayLike, as_quantized, linalg, stablehlo, stored, tensor, value
 from ...emit.operation import mlir_type, with_element
+from ...emit.stablehlo_semantics import comparison_direction
 from ...emit.tosa import create_rescale
 from ...errors import Remark, UsageError
 from ...numerics.array_functions import convert
@@ -98,10 +94,11 @@ _PLAIN_PARENTS = frozenset(
 class QuantLegalizeToTosaRescale(ModulePass):
     """Write quantized elementwise operations as ``tosa.rescale`` and integer operations.
 
-    Args:
+    Options:
         rounding: ``single``, ``double`` or ``inexact``.
-        scale32: True for multipliers of 31 bits, False for 15.
-        types: ``storage`` or ``quantized``: the types of the operands and results of rescales.
+        scale32: True for multipliers of 31 bits, False for 15, which have no double rounding.
+        types: the types of the operands and results of rescales: ``storage``, which IREE needs, or
+            ``quantized`` as the C++ pass writes them, if TOSA's verifier accepts them.
         explain: return a remark on each quantized operation that stays, and on each whose result
             may be more than one step from the exact one.
     """
@@ -120,9 +117,8 @@ class QuantLegalizeToTosaRescale(ModulePass):
         """Rewrite `module`; never fails."""
         remarks = []
         for op in walk(module):
-            if not any(is_quantized(value.type) for value in op.operands):
-                continue
-            if not op.name.startswith("stablehlo."):
+            has_quantized = any(is_quantized(value.type) for value in op.operands)
+            if not has_quantized or not op.name.startswith("stablehlo."):
                 continue
             with op.location, ir.InsertionPoint(op):
                 outcome = _Elementwise(op, self).rewrite()
@@ -200,7 +196,9 @@ class _Elementwise:
             for side, factor in zip(inputs, plan.factors, strict=True)
         ]
         if target is None:
-            return _Rewritten(self._compare(values))
+            (left, right), type_ = values, op.results[0].type
+            direction = comparison_direction(op)
+            return _Rewritten(stablehlo.compare(direction, "SIGNED", left, right, type_))
         if op.name == "stablehlo.multiply":
             result = self._multiply(values, inputs, plan.drop)
         elif op.name == "stablehlo.divide":
@@ -226,9 +224,7 @@ class _Elementwise:
             unsigned = (not parameters.storage.signed, False)
             return self._rescale(source, i32, factor, (zero_point, 0), unsigned)
         difference = difference_of_blocks(operand).value
-        if (factor == 1).all():
-            return difference
-        return self._rescale(difference, i32, factor)
+        return difference if (factor == 1).all() else self._rescale(difference, i32, factor)
 
     def _rescale_result(
         self, accumulator: Value, plan: RescalePlan, target: QuantizationParameters
@@ -281,11 +277,6 @@ class _Elementwise:
         )
         return stablehlo.transpose(result, [order.index(axis) for axis in range(rank)])
 
-    def _compare(self, values: list[Value]) -> Value:
-        direction = str(self.op.attributes["comparison_direction"]).split()[-1].rstrip(">")
-        left, right = values
-        return stablehlo.compare(direction, "SIGNED", left, right, self.op.results[0].type)
-
     def _multiply(self, values: list[Value], inputs: list[Operand], drop: int) -> Value:
         left, right = (tensor(number) for number in values)
         if inputs[0].bound * inputs[1].bound <= I32_MAX:
@@ -309,14 +300,10 @@ class _Elementwise:
         if is_quantized(result.type):
             result = stored(result)
         nearest = tensor(result, storage.element)
-        known = nearest.form.known
+        zero = min(max(0, storage.minimum), storage.maximum)
         nan, highest, lowest = (
-            known(number, storage.element)
-            for number in (
-                min(max(0, storage.minimum), storage.maximum),
-                storage.maximum,
-                storage.minimum,
-            )
+            nearest.form.known(number, storage.element)
+            for number in (zero, storage.maximum, storage.minimum)
         )
         special = np.where(dividend > 0, highest, np.where(dividend < 0, lowest, nan))
         return self._as_result(np.where(by_zero, special, nearest).value)

@@ -63,12 +63,7 @@ class RescalePlanner:
     def plan(
         self, inputs: list[Operand], target: QuantizationParameters | None
     ) -> RescalePlan | NoMatch:
-        """Choose the factors of the rescales of one operation.
-
-        Args:
-            inputs: the operands.
-            target: the parameters of the result; None for a comparison.
-        """
+        """Choose the factors of the rescales of one operation; a comparison has no `target`."""
         name, bounds = self.name, [side.bound for side in inputs]
         scales: list[AnyArray] = [side.scales() for side in inputs]
         result_scale: AnyArray = 1 if target is None else scale_grid(target, inputs[0].rank)

@@ -44,6 +44,7 @@ import numpy as np
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
+from ...dialects.stablehlo import STORAGE_WIDTHS
 from ...dialects.tosa import RescaleView
 from ...emit import Tensors, as_quantized, linalg, stablehlo, stored, tensor
 from ...emit.operation import element_of, is_used, mlir_type
@@ -51,10 +52,7 @@ from ...errors import UnsupportedError
 from ...numerics import fixed_point
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I64, AnyArray, Array
-from ..base import ModulePass, producer_named, walk
-
-_STABLEHLO_WIDTHS = (2, 4, 8, 16, 32)
-"""Storage bits that ``stablehlo.constant`` supports."""
+from ..base import ModulePass, named, producer_named
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,7 @@ class TosaRescaleLegalizeToStablehlo(ModulePass):
             UnsupportedError: a tensor that is unranked, or of integers that StableHLO lacks.
             VerificationError: a multiplier or shift that TOSA does not define.
         """
-        rescales = [op for op in walk(module) if op.name == "tosa.rescale"]
-        for op in rescales:
+        for op in named(module, ["tosa.rescale"]):
             with op.location, ir.InsertionPoint(op):
                 op.results[0].replace_all_uses_with(_lower(op, RescaleView.of(op)))
             operands = dict.fromkeys(list(op.operands)[1:])  # one may be used twice
@@ -82,7 +79,7 @@ class TosaRescaleLegalizeToStablehlo(ModulePass):
 
 def _lower(op: Operation, rescale: RescaleView) -> Value:
     for side in (rescale.source, rescale.result):
-        if side.storage.width not in _STABLEHLO_WIDTHS:
+        if side.storage.width not in STORAGE_WIDTHS:
             raise UnsupportedError(
                 f"has elements of type '{element_type(side.type)}', and StableHLO has no integers "
                 f"of {side.storage.width} bits; use 2, 4, 8, 16 or 32",
@@ -114,9 +111,7 @@ def _lower(op: Operation, rescale: RescaleView) -> Value:
         result = stablehlo.convert(clamped.value, element_type(target.type))
         return linalg.cast(result, target.type)
     result = fixed_point.saturate(scaled, target.storage).value
-    if target.is_quantized:
-        return as_quantized(result, target.type)
-    return linalg.cast(result, target.type)
+    return (as_quantized if target.is_quantized else linalg.cast)(result, target.type)
 
 
 def _parameter(form: Tensors, parameter: int | Array | Value, signed: bool) -> AnyArray:

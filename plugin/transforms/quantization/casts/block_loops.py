@@ -32,12 +32,9 @@ class BlockAxes:
     def of(
         type_: ir.RankedTensorType, sizes: Sequence[int | None], counts: Sequence[int | None]
     ) -> BlockAxes:
-        """Choose the kinds.
+        """Choose the kinds by the sizes of blocks (None for one block) and by their numbers.
 
-        Args:
-            type_: the tensor's type.
-            sizes: the block size along each axis, None for one block.
-            counts: the number of blocks along each axis, None if it is dynamic.
+        A dynamic number of blocks is None.
         """
         kinds: list[AxisKind] = []
         for size, count, dim in zip(sizes, counts, map(int, type_.shape), strict=True):

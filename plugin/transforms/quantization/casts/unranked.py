@@ -64,7 +64,10 @@ class RankedAroundAxes:
             counts += [1, count]
             following = axis + 1
         dims.append(_element_count(shape, following, None))
-        ranked = _reshaped(source, dims)
+        values = [linalg.constant_index(dim) if isinstance(dim, int) else dim for dim in dims]
+        static = [dim if isinstance(dim, int) else None for dim in dims]
+        type_ = tensor_type(static, source.type.element_type)
+        ranked = emit.value("tensor.reshape", [source, linalg.from_elements(values)], type_)
         return RankedAroundAxes(shape, ranked, (*sizes, None), (*counts, 1))
 
     def unranked(self, result: Value) -> Value:
@@ -88,13 +91,6 @@ def _block_counts(
             op,
         )
     return tuple(full[axis] for axis in axes)
-
-
-def _reshaped(source: Value, dims: Sequence[int | Value]) -> Value:
-    values = [linalg.constant_index(dim) if isinstance(dim, int) else dim for dim in dims]
-    shape = [dim if isinstance(dim, int) else None for dim in dims]
-    type_ = tensor_type(shape, source.type.element_type)
-    return emit.value("tensor.reshape", [source, linalg.from_elements(values)], type_)
 
 
 def _element_count(shape: Value, first: int, end: int | None) -> Value:

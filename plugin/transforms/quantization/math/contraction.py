@@ -71,9 +71,7 @@ class Contraction:
     @staticmethod
     def of(op: Operation) -> Contraction:
         """The contraction of a StableHLO operation on ranked tensors."""
-        if op.name in _WINDOWS:
-            return _convolution(op)
-        return _dot(op)
+        return _convolution(op) if op.name in _WINDOWS else _dot(op)
 
     @property
     def is_window(self) -> bool:

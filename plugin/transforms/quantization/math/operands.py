@@ -53,13 +53,9 @@ class Operand:
     def of(
         value_: Value, op: Operation, implied_bound: int | None = None, *, blocks: bool = False
     ) -> Operand:
-        """The operand for a quantized value; UnsupportedError for sub-channel types.
+        """The operand for a quantized value of `op`; UnsupportedError for sub-channel types.
 
-        Args:
-            value_: the quantized value.
-            op: the operation in errors.
-            implied_bound: see the class.
-            blocks: accept sub-channel types (with blocks that divide a static shape).
+        With `blocks` they are accepted; their blocks must divide a static shape.
         """
         parameters = parameters_of(value_.type, op)
         assert parameters is not None  # checked by callers
@@ -136,9 +132,8 @@ def difference_of_blocks(operand: Operand) -> ArrayLike:
 
 def dequantize(operand: Operand, op: Operation, division: Division) -> ArrayLike:
     """The expressed values of an operand."""
-    parameters = operand.parameters
-    cast = _checked_cast(parameters, op, division)
-    return cast.dequantize(operand.stored, *_grids(parameters, operand.rank))
+    cast = _checked_cast(operand.parameters, op, division)
+    return cast.dequantize(operand.stored, *_grids(operand.parameters, operand.rank))
 
 
 def quantize(

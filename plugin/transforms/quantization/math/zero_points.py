@@ -39,21 +39,18 @@ from .operands import Operand, difference_of_blocks
 
 
 def correct_zero_points(op: Operation, style: ZeroPoints) -> Value | None:
-    """Contract storage of two differences; None for others, blocks, and integers of over 17 bits.
+    """The accumulator of a contraction of two differences, from their storage.
 
-    Args:
-        op: a StableHLO contraction of integers.
-        style: the place of the subtraction.
-
-    Returns:
-        The accumulator, or None for another operation.
+    None for other operations, blocks, and integers of over 17 bits. `style` is the place of the
+    subtraction.
     """
     name = "subquant.subtract_zero_point"
     subtractions = [producer_named(value, name) for value in list(op.operands)[:2]]
     if any(subtraction is None for subtraction in subtractions):
         return None
     quantized = [subtraction.operands[0] for subtraction in subtractions]
-    if any(_has_blocks(value) for value in quantized):
+    all_parameters = [parameters_of(value.type) for value in quantized]
+    if any(each is not None and each.granularity == "sub-channel" for each in all_parameters):
         return None
     left, right = (_Multiplicand(Operand.of(value, op)) for value in quantized)
     if max(left.operand.bound, right.operand.bound) >= MAX_UNSPLIT_BOUND:
@@ -63,11 +60,6 @@ def correct_zero_points(op: Operation, style: ZeroPoints) -> Value | None:
     if correction.contraction.is_window:
         return correction.of_window(inside)
     return correction.of_differences() if inside else correction.of_dot()
-
-
-def _has_blocks(value: Value) -> bool:
-    parameters = parameters_of(value.type)
-    return parameters is not None and parameters.granularity == "sub-channel"
 
 
 @dataclass(frozen=True)
