@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.iree_driver import compiler_path
 
 FIXED = "IREE is fixed: remove "
@@ -44,3 +46,11 @@ def without_barriers(lowered: str, type_: str = "") -> str:
         lowered = re.sub(rf'{after} = "iree_tensor_ext.compute_barrier.start".*', "", lowered)
         lowered = re.sub(rf"{after}\b", before, lowered)
     return lowered
+
+
+def compile_without_barriers(text: str, *flags: str) -> bytes:
+    """Compile for Vulkan without barriers, and without some flags of subquant."""
+    options = CompileOptions(target="vulkan")
+    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    remaining = [flag for flag in options.flags if not any(map(flag.startswith, flags))]
+    return compile_bare(without_barriers(lowered), *remaining)

@@ -27,6 +27,7 @@ from together import Together
 ON_DEVICES = pytest.mark.parametrize(
     "device_name", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 )
+ON_VULKAN = pytest.mark.parametrize("device_name", ["vulkan", "vulkan_32bit"])
 
 _TOGETHER = 8
 """Programs that are one module."""

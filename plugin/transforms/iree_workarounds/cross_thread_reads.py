@@ -4,7 +4,7 @@ Symptom: wrong results, by a data race.
 Cause: IREE 3.13 fuses the producers and consumers of a reduction into its dispatch, and emits no
 barrier between the fused loops.
 Test: `test_column_reductions_are_still_wrong_without_barriers` and
-`test_bytes_are_still_read_in_two_orders_without_barriers` in tests/test_cross_thread_reads.py.
+`test_bytes_are_still_read_in_two_orders_without_barriers` in tests/test_cross_thread_moves.py.
 
 A thread has one position along each loop, outermost first, in every loop of a dispatch. So a thread
 reads only its own elements where
