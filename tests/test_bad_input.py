@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 from collections.abc import Callable
@@ -17,12 +16,13 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from command_line import fail, files, succeed
 from subquant.cli import main
 from subquant.commands.arrays import parse_input, read_npy
 from subquant.commands.console import show_progress
 from subquant.conformance.options import MOST_JOBS, MOST_RANDOM, RunOptions
 from subquant.core.option_fields import parse_option
-from subquant.errors import InputError, SignatureError, UsageError, printable
+from subquant.errors import InputError, SignatureError, SubquantError, UsageError, printable
 from subquant.formats.irpa import Splat
 from subquant.formats.irpa_writer import create_archive
 from subquant.numerics.casts import dequantize, quantize
@@ -31,33 +31,29 @@ from subquant.runtime.arguments import storage_of_argument
 from subquant.runtime.streaming import stream
 from subquant.signature import Signature, ValueType
 
+ONE_CASE = ("--filter", "suite/abs/i8-to-i8$")
 ESCAPE = "\x1b[2J"
 
 
-@pytest.fixture(autouse=True)
-def here(in_temporary_folder: Path) -> Path:
-    return in_temporary_folder
+pytestmark = pytest.mark.usefixtures("in_temporary_folder")
 
 
-def fail(status: int, *arguments: str) -> str:
+def error_line(status: int, *arguments: str) -> str:
     """Run a command that must fail with one line, and leave no file; return the line."""
-    before = sorted(Path().iterdir())
-    result = CliRunner().invoke(main, list(arguments))
-    assert result.exit_code == status, (result.output, result.exception)
-    assert result.stderr.count("\n") == 1, result.stderr
-    assert result.stdout == ""
-    assert sorted(Path().iterdir()) == before
-    return result.stderr
+    before = files()
+    line = fail(status, *arguments)
+    assert line.count("\n") == 1, line
+    assert files() == before
+    return line
 
 
-def problem(read: Callable[[], object]) -> str:
-    """Return the error of an input, empty for a valid one; other exceptions are raised."""
-    with contextlib.suppress(InputError):
+def problem(read: Callable[[], object], expected: type[SubquantError] = InputError) -> str:
+    """Return the message of an error, empty for valid input; other exceptions are raised."""
+    try:
         read()
-        return ""
-    with pytest.raises(InputError) as caught:
-        read()
-    return str(caught.value)
+    except expected as error:
+        return str(error).removeprefix("error: ")
+    return ""
 
 
 # -- arrays in files ------------------------------------------------------------------------------
@@ -88,15 +84,12 @@ HEADERS: dict[str, tuple[bytes, str]] = {
 def test_npy_headers_of_any_content(name: str) -> None:
     content, message = HEADERS[name]
     Path("x.npy").write_bytes(npy(content))
-    with pytest.raises(InputError) as caught:
-        read_npy("x.npy")
-    assert caught.value.message == f"cannot read 'x.npy': {message}"
+    assert problem(lambda: read_npy("x.npy")) == f"cannot read 'x.npy': {message}"
 
 
 def test_an_npy_of_more_than_the_memory() -> None:
     Path("x.npy").write_bytes(npy(header("'<f8'", "(1000000, 1000000, 1000)")))
-    with pytest.raises(InputError, match="the array does not fit in memory"):
-        read_npy("x.npy")
+    assert "the array does not fit in memory" in problem(lambda: read_npy("x.npy"))
 
 
 @settings(max_examples=200, deadline=None)
@@ -126,21 +119,20 @@ SHORT = "'" + "9" * 80 + "...'"
     ids=["number", "size", "element type", "decimal", "hexadecimal", "axes"],
 )
 def test_literals_of_thousands_of_digits(text: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_input(text)
-    assert caught.value.message.startswith(message)
-    assert len(caught.value.message) < 400
+    shown = problem(lambda: parse_input(text), UsageError)
+    assert shown.startswith(message)
+    assert len(shown) < 400
 
 
 def test_numbers_of_thousands_of_digits_elsewhere() -> None:
     Path("x.mlir").write_text(NAMED + f"// expected-error @+{DIGITS} {{{{x}}}}\n")
-    assert CliRunner().invoke(main, ["opt", "x.mlir", "--verify-diagnostics"]).exit_code == 0
+    succeed("opt", "x.mlir", "--verify-diagnostics")
     for name in (DIGITS, "²"):
-        line = fail(2, "inspect", "x.mlir", "--scales", name)
+        line = error_line(2, "inspect", "x.mlir", "--scales", name)
         assert line.startswith("error: no quantized tensor is named '")
         assert len(line) < 200
     passes = f"legalize-integer-widths{{containers={DIGITS}}}"
-    assert "must be one of 8, 32, got '999" in fail(2, "opt", "x.mlir", "--passes", passes)
+    assert "must be one of 8, 32, got '999" in error_line(2, "opt", "x.mlir", "--passes", passes)
 
     @dataclass(frozen=True)
     class Count:
@@ -168,12 +160,14 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
 ]
 
 
+def stored(value: Any, element: str) -> np.ndarray:
+    type_ = ValueType(element, (len(value),))
+    return storage_of_argument(value, type_, "argument 0", quantized_io=False)
+
+
 @pytest.mark.parametrize(("element", "value", "message"), WRONG_VALUES, ids=str)
 def test_values_that_a_type_does_not_have(element: str, value: Any, message: str) -> None:
-    type_ = ValueType(element, (len(value),))
-    with pytest.raises(SignatureError) as caught:
-        storage_of_argument(value, type_, "argument 0", quantized_io=False)
-    assert caught.value.message == f"argument 0 {message}"
+    assert problem(lambda: stored(value, element), SignatureError) == f"argument 0 {message}"
 
 
 @pytest.mark.parametrize(
@@ -182,8 +176,7 @@ def test_values_that_a_type_does_not_have(element: str, value: Any, message: str
     ids=str,
 )
 def test_lists_of_numbers_that_a_type_has(element: str, value: Any) -> None:
-    type_ = ValueType(element, (len(value),))
-    array = storage_of_argument(value, type_, "argument 0", quantized_io=False)
+    array = stored(value, element)
     assert array.tolist() == [float(v) if element == "f32" else int(v) for v in value]
 
 
@@ -206,9 +199,7 @@ MASK = "expected an array without a mask; fill it: x.filled(0)"
     ],
 )
 def test_values_that_casts_do_not_take(convert: Any, values: Any, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        convert(values, PARAMETERS)
-    assert caught.value.message == message
+    assert problem(lambda: convert(values, PARAMETERS), UsageError) == message
 
 
 def test_values_that_casts_take() -> None:
@@ -237,27 +228,22 @@ def test_a_mask_is_not_lost_in_a_stream() -> None:
         signature = Signature((ValueType("f32", (2,)),), ())
 
         def invoke(self, arguments: Any, *, quantized_io: bool = False) -> list[np.ndarray]:
-            return [
-                storage_of_argument(arguments[0], self.signature.inputs[0], "argument 0", False)
-            ]
+            (type_,) = self.signature.inputs
+            return [storage_of_argument(arguments[0], type_, "argument 0", False)]
 
     with pytest.raises(SignatureError, match="step 0 of 3: argument 0 is a masked array"):
         stream(Echo(), [np.ma.zeros((3, 2), np.float32)])
-
-
-# -- weights --------------------------------------------------------------------------------------
 
 
 def test_an_archive_of_a_value_that_stands_for_more_than_the_memory() -> None:
     value = np.broadcast_to(np.float32(1), (1 << 20, 1 << 20)).view(Splat)
     with create_archive("x.irpa") as archive:
         archive.add_tensor("w", value)
-    line = fail(1, "quantize", "x.irpa", "-o", "y.irpa")
-    assert line.startswith(
-        "error: tensor 'w' of shape 1048576x1048576 takes 61,440 GiB to quantize, and this machine "
-    )
+    line = error_line(1, "quantize", "x.irpa", "-o", "y.irpa")
+    size = "tensor 'w' of shape 1048576x1048576 takes 61,440 GiB"
+    assert line.startswith(f"error: {size} to quantize, and this machine ")
     assert line.endswith(" GiB; leave it out with --select\n")
-    assert CliRunner().invoke(main, ["import", "x.irpa", "-o", "y.irpa"]).exit_code == 0
+    succeed("import", "x.irpa", "-o", "y.irpa")
     assert Path("y.irpa").stat().st_size == Path("x.irpa").stat().st_size
 
 
@@ -267,9 +253,8 @@ def test_an_archive_of_a_value_that_stands_for_more_than_the_memory() -> None:
 @pytest.mark.parametrize(("name", "most"), [("random", MOST_RANDOM), ("jobs", MOST_JOBS)])
 def test_numbers_that_are_huge(name: str, most: int) -> None:
     for number in (most + 1, 10**20):
-        result = CliRunner().invoke(main, ["conformance", "--list", f"--{name}", str(number)])
-        assert result.exit_code == 2
-        assert f"{number} is not in the range" in result.stderr
+        shown = fail(2, "conformance", "--list", f"--{name}", str(number))
+        assert f"{number} is not in the range" in shown
         with pytest.raises(UsageError, match=f"to {most} .*, got {number}$"):
             RunOptions(**{name: number})
 
@@ -287,21 +272,19 @@ def test_numbers_that_are_huge(name: str, most: int) -> None:
 )
 def test_lists_of_expected_results_of_any_content(content: bytes, message: str) -> None:
     Path("x.json").write_bytes(content)
-    line = fail(1, "conformance", "--filter", "suite/abs/i8-to-i8$", "--expected", "x.json")
-    assert message in line
+    assert message in error_line(1, "conformance", *ONE_CASE, "--expected", "x.json")
 
 
 @pytest.mark.parametrize("option", ["--stablehlo", "--llvm", "--expected"])
 def test_paths_that_are_too_long(option: str) -> None:
-    line = fail(1, "conformance", "--filter", "suite/abs/i8-to-i8$", option, "a" * 300)
-    assert "a" * 300 in line
+    assert "a" * 300 in error_line(1, "conformance", *ONE_CASE, option, "a" * 300)
 
 
 @pytest.mark.parametrize("value", ["nan", "-1", "-inf"])
 @pytest.mark.parametrize("option", ["--atol", "--rtol"])
 def test_tolerances_that_are_none(option: str, value: str) -> None:
     Path("x.mlir").write_text(PROGRAM)
-    line = fail(2, "exec", "x.mlir", option, value)
+    line = error_line(2, "exec", "x.mlir", option, value)
     assert line == f"error: {option} must be 0 or more, got {float(value)}\n"
 
 
@@ -317,9 +300,7 @@ func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8x!q> {
 
 @pytest.fixture(scope="module")
 def executable() -> bytes:
-    result = CliRunner().invoke(main, ["compile", "-", "-o", "-"], input=PROGRAM)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout_bytes
+    return succeed("compile", "-", "-o", "-", stdin=PROGRAM).stdout_bytes
 
 
 @pytest.fixture(scope="module")
@@ -330,23 +311,18 @@ def signature(executable: bytes) -> str:
 
 
 INPUTS = b'"inputs":[{"element":"f32","abi":["tensor<2x8xf32>"],"shape":[2,8]}]'
+ABI = b'"abi":["tensor<2x8xf32>"]'
+NO_LIST = "signature cannot be read (expected a list of objects, got '1')"
+NO_TYPES = "signature cannot be read (a value of type tensor<2x8xf32> is 0 values of the program)"
 OTHER_VALUES = "its signature has other values than its program"
 DAMAGES: dict[str, tuple[bytes, bytes, str]] = {
-    "inputs that are a number": (
-        INPUTS,
-        b'"inputs":1',
-        "signature cannot be read (expected a list of objects, got '1')",
-    ),
-    "a value without types": (
-        b'"abi":["tensor<2x8xf32>"]',
-        b'"abi":[]',
-        "signature cannot be read (a value of type tensor<2x8xf32> is 0 values of the program)",
-    ),
+    "inputs that are a number": (INPUTS, b'"inputs":1', NO_LIST),
+    "a value without types": (ABI, b'"abi":[]', NO_TYPES),
     "an extent that is no number": (b'"shape":[2,8]', b'"shape":[-1]', "'[-1]' is no shape"),
     "a key of another name": (b'"version"', b'"versiom"', "(there is no 'version')"),
     "another version": (b'"version":1', b'"version":2', "a signature of version 1, got '2'"),
     "arguments too few": (INPUTS, b'"inputs":[]', OTHER_VALUES),
-    "a number that is a tensor": (b'"abi":["tensor<2x8xf32>"]', b'"abi":["f32"]', OTHER_VALUES),
+    "a number that is a tensor": (ABI, b'"abi":["f32"]', OTHER_VALUES),
     "a name that is no text": (b"subquant.target", b"subquant.targe\xff", "that is not UTF-8 text"),
 }
 
@@ -357,7 +333,7 @@ def test_signatures_that_are_damaged(name: str, command: str, executable: bytes)
     old, new, message = DAMAGES[name]
     assert old in executable
     Path("x.vmfb").write_bytes(executable.replace(old, new.ljust(len(old))))
-    line = fail(1, command, "x.vmfb")
+    line = error_line(1, command, "x.vmfb")
     assert line.startswith("error: 'x.vmfb' is damaged: ")
     assert message in line
     assert line.endswith("; compile the module again\n")
@@ -377,19 +353,17 @@ def _mutated(value: Any, draw: Callable[[int], int]) -> Any:
 
 def test_types_that_are_not_exchanged_are_part_of_a_signature() -> None:
     type_ = "tensor<2xcomplex<f32>>"
-    text = f"func.func @main(%x: {type_}) -> {type_} {{ return %x : {type_} }}"
-    Path("x.mlir").write_text(text)
-    assert CliRunner().invoke(main, ["compile", "x.mlir"]).exit_code == 0
-    assert type_ in CliRunner().invoke(main, ["inspect", "x.vmfb"]).stdout
+    Path("x.mlir").write_text(f"func.func @f(%x: {type_}) -> {type_} {{ return %x : {type_} }}")
+    succeed("compile", "x.mlir")
+    assert type_ in succeed("inspect", "x.vmfb").stdout
     message = "values of type 'complex<f32>' cannot be exchanged with NumPy"
-    assert fail(1, "run", "x.vmfb", "--input", "2xf32=1") == f"error: {message}\n"
+    assert error_line(1, "run", "x.vmfb", "--input", "2xf32=1") == f"error: {message}\n"
 
 
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
 def test_signatures_that_are_mutated(data: st.DataObject, signature: str) -> None:
-    values = _mutated(json.loads(signature), lambda n: data.draw(st.integers(0, n - 1)))
-    text = json.dumps(values)
+    text = json.dumps(_mutated(json.loads(signature), lambda n: data.draw(st.integers(0, n - 1))))
     message = problem(lambda: Signature.from_json(text))
     assert "\n" not in message
     if not message:
@@ -435,21 +409,18 @@ def printable_output(*command: str) -> str:
 )
 def test_names_of_tensors_are_shown_as_they_are_and_not_obeyed(name: str) -> None:
     Path("x.safetensors").write_bytes(safetensors([name]))
-    commands = (
+    for command in (
         ["quantize", "x.safetensors", "-o", "x.irpa"],
         ["quantize", "x.safetensors", "--granularity", "axis", "--axis", "9", "-o", "y.irpa"],
         ["import", "x.safetensors", "-o", "z.irpa"],
-        ["inspect", "x.safetensors"],
-        ["inspect", "x.irpa"],
-        ["inspect", "z.irpa"],
-    )
-    for command in commands:
+        *(["inspect", file] for file in ("x.safetensors", "x.irpa", "z.irpa")),
+    ):
         assert printable(name) in printable_output(*command) or command[0] == "import"
 
 
 def test_names_of_functions_are_shown_as_they_are_and_not_obeyed() -> None:
     Path("x.mlir").write_text(NAMED)
-    commands = (
+    for command in (
         ["inspect", "x.mlir"],
         ["inspect", "x.mlir", "--scales", "0"],
         ["compile", "x.mlir", "-o", "x.vmfb"],
@@ -457,8 +428,7 @@ def test_names_of_functions_are_shown_as_they_are_and_not_obeyed() -> None:
         ["run", "x.vmfb", "--input", "2xf32=1"],
         ["run", "x.vmfb", "--function", "g"],
         ["opt", "x.mlir", "--passes", "legalize-qdq-to-quantized-op{remarks=true}"],
-    )
-    for command in commands:
+    ):
         output = printable_output(*command)
         assert "f\\x1b[2J[/x]" in output or command[0] in ("compile", "opt")
 
@@ -474,7 +444,7 @@ def test_names_of_functions_are_shown_as_they_are_and_not_obeyed() -> None:
 )
 def test_names_that_are_no_text(text: str, command: str) -> None:
     Path("x.mlir").write_text(text)
-    line = fail(1, command, "x.mlir")
+    line = error_line(1, command, "x.mlir")
     assert line == "x.mlir: error: the module has a name that is not UTF-8 text\n"
 
 
