@@ -42,24 +42,31 @@ QUANTIZED_I8 = "result[0]: 4xi8=3 5 7 127\n"
 WRONG = "func.func private @f(tensor<5x!quant.uniform<i8:f32:{0:2}, {1.0, 2.0, 3.0}>>)\n"
 
 
-def call(*arguments: str, stdin: str | bytes | None = None) -> Result:
+def call(*arguments: object, stdin: str | bytes | None = None) -> Result:
     """Run the command line in this process; unhandled exceptions are raised."""
-    return CliRunner(catch_exceptions=False).invoke(main, list(arguments), input=stdin)
+    return CliRunner(catch_exceptions=False).invoke(main, [*map(str, arguments)], input=stdin)
 
 
-def succeed(*arguments: str, stdin: str | bytes | None = None) -> Result:
+def succeed(*arguments: object, stdin: str | bytes | None = None) -> Result:
     result = call(*arguments, stdin=stdin)
     assert result.exit_code == 0, result.stderr
     return result
 
 
-def fail(status: int, *arguments: str, stdin: str | bytes | None = None) -> str:
+def fail(status: int, *arguments: object, stdin: str | bytes | None = None) -> str:
     """Run a call that must fail with `status`; return its standard error."""
     result = call(*arguments, stdin=stdin)
     assert result.exit_code == status, result.output
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
     return result.stderr
+
+
+def fail_in_one_line(status: int, *arguments: object, stdin: str | bytes | None = None) -> str:
+    """Run a call that must fail with `status` and one line of standard error; return it."""
+    error = fail(status, *arguments, stdin=stdin)
+    assert error.count("\n") == 1, error
+    return error.rstrip("\n")
 
 
 def files() -> list[str]:

@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
+import command_line
 from gguf_models import SMALL, TinyModel
-from subquant.cli import main
 from subquant.commands import generate as generate_command
 from subquant.errors import ExecutionError, UnsupportedError
 from subquant.formats.gguf import read_gguf
@@ -56,21 +56,15 @@ def spelled(*arguments: str | Path) -> list[str]:
 
 
 def run(*arguments: str | Path, **options: Any) -> Result:
-    return CliRunner().invoke(main, spelled(*arguments), **options)
+    return command_line.call(*spelled(*arguments), **options)
 
 
 def succeed(*arguments: str | Path, **options: Any) -> Result:
-    result = run(*arguments, **options)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result
+    return command_line.succeed(*spelled(*arguments), **options)
 
 
 def fail(status: int, *arguments: str | Path, **options: Any) -> str:
-    result = run(*arguments, **options)
-    assert result.exit_code == status, (result.output, result.exception)
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1, result.stderr
-    return result.stderr.rstrip("\n")
+    return command_line.fail_in_one_line(status, *spelled(*arguments), **options)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +99,7 @@ def test_a_prompt_from_standard_input(model: Path, tokenizer: Tokenizer) -> None
     """But for the line break at its end, which an editor or ``echo`` put there."""
     arguments = ("generate", "--model", model, "--max-tokens", "6", "--seed", "3", "--json")
     inputs = json.loads(run(*arguments, "--prompt", PROMPT).stdout)
-    read = json.loads(run(*arguments, "--prompt", "-", input=f"{PROMPT}\n").stdout)
+    read = json.loads(run(*arguments, "--prompt", "-", stdin=f"{PROMPT}\n").stdout)
     assert read["tokens"] == inputs["tokens"]
     assert inputs["model"] == str(model)
     assert inputs["prompt_tokens"] == len(tokenizer.encode(PROMPT))
@@ -188,7 +182,7 @@ def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> Non
         position = session.position
         expected = session.prompt(read)
         result = call(name, read, position)
-        assert result.exit_code == 0, (result.output, result.exception)
+        assert result.exit_code == 0, result.output
         np.testing.assert_array_equal(np.load(folder / "logits.npy"), expected)
         caches = files[1:]
     refused = call("prompt", [1] * (session.context - session.position + 1), session.position)
@@ -302,7 +296,7 @@ def test_a_wrong_call(model: Path, arguments: tuple[str, ...], status: int, mess
 
 def test_a_prompt_that_is_no_text(model: Path) -> None:
     arguments = ("generate", "--model", model, "--prompt", "-")
-    message = fail(1, *arguments, input=b"ab\xff")
+    message = fail(1, *arguments, stdin=b"ab\xff")
     assert message == "error: the text of '<stdin>' is not UTF-8: byte 2 is 0xff"
 
 

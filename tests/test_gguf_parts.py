@@ -8,10 +8,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
+from command_line import fail, succeed
 from gguf_models import write_file
-from subquant.cli import main
 from subquant.errors import InputError
 from subquant.formats.gguf import read_gguf, read_gguf_file
 from subquant.formats.irpa import Archive
@@ -60,24 +59,20 @@ def test_a_model_is_whole_from_any_of_its_parts(tmp_path: Path) -> None:
 def test_commands_read_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write_parts(tmp_path)
     monkeypatch.chdir(tmp_path)
-    runner = CliRunner()
-    for command in ("import", "quantize"):
-        arguments = [command, str(files[0])] + (["--block-size", "3"] * (command == "quantize"))
-        assert runner.invoke(main, arguments).exit_code == 0
+    succeed("import", files[0])
+    succeed("quantize", files[0], "--block-size", "3")
     assert sorted(set(Archive("model.irpa")) & set(ARRAYS)) == list(ARRAYS)
     assert default_output(files[0], "-q8.irpa") == "model-q8.irpa"
     assert {f"{name}:qs" for name in ARRAYS} <= set(Archive("model-q8.irpa"))
-    result = runner.invoke(main, ["inspect", str(files[1])])
+    result = succeed("inspect", files[1])
     assert all(name in result.output for name in ARRAYS)
     files[1].unlink()
     for command in ("import", "quantize", "inspect"):
-        result = runner.invoke(main, [command, str(files[0])])
-        assert result.exit_code == 1
-        assert "error: is part 1 of 3 of a model, and part 2 is not there: '" in result.output
+        error = fail(1, command, files[0])
+        assert "error: is part 1 of 3 of a model, and part 2 is not there: '" in error
     for command in (["generate", "--prompt", "x"], ["perplexity", "--text", "-"]):
-        result = runner.invoke(main, [*command, "--model", str(files[0])], input="some text")
-        assert result.exit_code == 1
-        assert "and part 2 is not there" in result.output
+        error = fail(1, *command, "--model", files[0], stdin="some text")
+        assert "and part 2 is not there" in error
 
 
 def test_parts_are_found_by_their_names(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import gguf
 import ml_dtypes
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from safetensors.numpy import save_file
 
+from command_line import call, fail, succeed
 from gguf_models import write_file
-from subquant.cli import main
 from subquant.errors import InputError, UsageError
 from subquant.formats.gguf import read_gguf
 from subquant.formats.irpa_writer import create_archive
@@ -35,12 +35,6 @@ from subquant.weights.sources import import_weights, open_weights
 
 _rng = np.random.default_rng(5)
 FLOATS = _rng.standard_normal((4, 64)).astype(np.float32)
-
-
-def run(*arguments: object) -> Result:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def gguf_file(folder: Path) -> Path:
@@ -92,8 +86,7 @@ def brevitas_checkpoint(folder: Path) -> Path:
 def imported(source: Path) -> tuple[Result, Dataset]:
     """The output of an import, and the archive."""
     out = source.parent / "out.irpa"
-    result = run("import", source, "-o", out)
-    assert result.exit_code == 0
+    result = succeed("import", source, "-o", out)
     return result, Dataset.load(out)
 
 
@@ -123,16 +116,14 @@ def test_codebooks_are_of_the_package_gguf(tmp_path: Path, monkeypatch: pytest.M
         raw = np.zeros((2, gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][1]), np.uint8)
         writer.add_tensor("w", raw, raw_dtype=gguf.GGMLQuantizationType[name])
         write_file(writer)
-        assert name in run("inspect", path).stdout
-        result = run("import", path, "-o", out)
+        assert name in call("inspect", path).stdout
         if not name.startswith("IQ"):
-            assert result.exit_code == 0, result.stderr
+            succeed("import", path, "-o", out)
             continue
-        assert result.exit_code == 1
         assert re.search(
             f"error: a tensor of the GGML type {name} needs the package 'gguf', which cannot "
             r'be imported \(.*\); run: pip install "subquant\[gguf\]"\n',
-            result.stderr,
+            fail(1, "import", path, "-o", out),
         )
         assert not out.exists()
 
@@ -164,13 +155,13 @@ def test_the_default_output_has_the_name_of_the_source(in_temporary_folder: Path
     (in_temporary_folder / "link.gguf").symlink_to("model.gguf")
     for source in (("model.gguf",), ("checkpoint-1.5b/",), ("link.gguf",),
                    ("checkpoint-1.5b/model.safetensors", "-o", "a.irpa")):  # fmt: skip
-        assert run("import", *source).exit_code == 0
+        succeed("import", *source)
     names = {path.name for path in in_temporary_folder.glob("*.irpa")}
     assert names == {"model.irpa", "checkpoint-1.5b.irpa", "a.irpa", "link.irpa"}
 
 
 def test_the_summary_as_json(tmp_path: Path) -> None:
-    result = run("import", irpa_file(tmp_path), "-o", tmp_path / "out.irpa", "--json")
+    result = call("import", irpa_file(tmp_path), "-o", tmp_path / "out.irpa", "--json")
     report = json.loads(result.stdout)
     assert report["bytes"] == (tmp_path / "out.irpa").stat().st_size
     assert report["kinds"] == {
@@ -221,10 +212,7 @@ def test_truncated_sources(kind: str, tmp_path: Path) -> None:
     source = SOURCES[kind](tmp_path)
     before = {p.name for p in tmp_path.iterdir()}
     for command in (("import", source, "-o", tmp_path / "out.irpa"), ("inspect", source)):
-        result = run(*command)
-        assert result.exit_code == 1
-        assert result.stdout == ""
-        assert result.stderr.startswith(f"{source}: error: ")
+        assert fail(1, *command).startswith(f"{source}: error: ")
     assert {p.name for p in tmp_path.iterdir()} == before
 
 
@@ -242,9 +230,7 @@ def test_truncated_sources(kind: str, tmp_path: Path) -> None:
 def test_sources_that_are_none(source: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "README").write_text("no weights")
     (tmp_path / "folder").mkdir()
-    result = run("import", tmp_path / source, "-o", tmp_path / "out.irpa")
-    assert result.exit_code == 1
-    assert re.search(message, result.stderr)
+    assert re.search(message, fail(1, "import", tmp_path / source, "-o", tmp_path / "out.irpa"))
     assert not (tmp_path / "out.irpa").exists()
 
 
@@ -257,10 +243,8 @@ def test_outputs_that_are_none(tmp_path: Path) -> None:
         ("link.irpa", 2, "is the input; give another with -o"),
         ("none/out.irpa", 1, "cannot write .*No such file or directory"),
     ]:
-        result = run("import", source, "-o", tmp_path / output)
-        assert result.exit_code == status
-        assert re.search(message, result.stderr)
-    assert run("import").exit_code == 2
+        assert re.search(message, fail(status, "import", source, "-o", tmp_path / output))
+    fail(2, "import")
 
 
 @pytest.mark.parametrize("levels", [101, 500, 100_000])
@@ -268,9 +252,7 @@ def test_deep_configurations(levels: int, tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "model")
     (folder / "config.json").write_text('{"a": ' + "[" * levels + "]" * levels + "}")
     for command in (("import", folder, "-o", tmp_path / "out.irpa"), ("inspect", folder, "--json")):
-        result = run(*command)
-        assert result.exit_code == 1
-        assert "nested too deeply" in result.stderr
+        assert "nested too deeply" in fail(1, *command)
     assert not (tmp_path / "out.irpa").exists()
 
 
@@ -283,11 +265,10 @@ def test_a_failure_on_the_way_leaves_no_file(tmp_path: Path) -> None:
         records = {n: {"type_name": "PrimitiveTensor", "raw_tensors": {"": "a"}} for n in names}
         archive.add_blob("__SHARK_INFERENCE_TENSORS__", json.dumps(records).encode())
     before = {p.name for p in tmp_path.iterdir()}
-    result = run("import", tmp_path / "x.irpa", "-o", tmp_path / "out.irpa")
-    assert result.exit_code == 1
-    assert "two entries of the archive would be named '__SHARK_DATASET__'" in result.stderr
+    error = fail(1, "import", tmp_path / "x.irpa", "-o", tmp_path / "out.irpa")
+    assert "two entries of the archive would be named '__SHARK_DATASET__'" in error
     assert {p.name for p in tmp_path.iterdir()} == before
-    assert run("inspect", tmp_path / "x.irpa").exit_code == 0
+    succeed("inspect", tmp_path / "x.irpa")
 
 
 def test_from_python(tmp_path: Path) -> None:
@@ -303,8 +284,7 @@ def test_from_python(tmp_path: Path) -> None:
 
 def test_inspect_shows_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    result = run("inspect", irpa_file(tmp_path))
-    assert result.exit_code == 0
+    result = succeed("inspect", irpa_file(tmp_path))
     text_lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert text_lines[:2] == ["hparams.n = 2", "long = 9 values"]
     assert "blk.0.w 4x64 BlockScaledLayout 8.50 272 bytes" in text_lines
@@ -316,7 +296,7 @@ def test_inspect_shows_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_inspect_shows_packed_types_of_gguf(tmp_path: Path) -> None:
-    report = json.loads(run("inspect", gguf_file(tmp_path), "--json").stdout)
+    report = json.loads(call("inspect", gguf_file(tmp_path), "--json").stdout)
     assert report["properties"]["llama.block_count"] == 1
     tensors = {tensor["name"]: tensor for tensor in report["tensors"]}
     assert tensors["blk.0.Q4_0"] == {
@@ -329,7 +309,7 @@ def test_inspect_shows_packed_types_of_gguf(tmp_path: Path) -> None:
 
 
 def test_inspect_shows_planes_in_json(tmp_path: Path) -> None:
-    report = json.loads(run("inspect", irpa_file(tmp_path), "--json").stdout)
+    report = json.loads(call("inspect", irpa_file(tmp_path), "--json").stdout)
     assert report["properties"] == {"hparams": {"n": 2}, "long": list(range(9))}
     assert report["tensors"][0]["arrays"] == {
         "d": {"shape": [4, 2, 1], "dtype": "float16"},
@@ -349,8 +329,7 @@ def test_inspect_does_not_unpack_packed_tensors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["", "model.safetensors"])
 def test_inspect_shows_checkpoints(source: str, tmp_path: Path) -> None:
-    result = run("inspect", checkpoint(tmp_path / "model") / source)
-    assert result.exit_code == 0
+    result = succeed("inspect", checkpoint(tmp_path / "model") / source)
     assert "hparams.hidden_size = 64" in result.stdout
     assert re.search(r"layer\.weight +4x64 +float32 +32\.00 +1\.0 kB", result.stdout)
 
@@ -364,18 +343,17 @@ def test_inspect_shows_gptq_weights_as_such(tmp_path: Path) -> None:
         "l.scales": np.ones((2, 8), np.float16),
     }  # fmt: skip
     save_file(arrays, folder / "model.safetensors")
-    assert re.search(r"l\.weight +8x16 +GPTQ", run("inspect", folder).stdout)
+    assert re.search(r"l\.weight +8x16 +GPTQ", call("inspect", folder).stdout)
 
 
 def test_inspect_of_an_empty_archive(tmp_path: Path) -> None:
     Dataset({}, Theta([])).save(tmp_path / "x.irpa")
-    assert run("inspect", tmp_path / "x.irpa").stdout == "no tensors\n"
+    assert call("inspect", tmp_path / "x.irpa").stdout == "no tensors\n"
 
 
 def test_scales_of_weights_are_not_shown(tmp_path: Path) -> None:
-    result = run("inspect", irpa_file(tmp_path), "--scales", "blk.0.w")
-    assert result.exit_code == 2
-    assert "--scales shows tensors of .mlir files only" in result.stderr
+    error = fail(2, "inspect", irpa_file(tmp_path), "--scales", "blk.0.w")
+    assert "--scales shows tensors of .mlir files only" in error
 
 
 def test_property_lines_are_short_and_printable() -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
+from command_line import call, succeed
 from programs import LONG
-from subquant.cli import main
 from subquant.compiler.pipeline import parse_pipeline
 from subquant.conformance import oracle, suite
 from subquant.conformance.cases import compare
@@ -123,8 +122,7 @@ def test_unsupported_programs() -> None:
 
 
 def test_the_pipeline_has_a_name() -> None:
-    result = CliRunner().invoke(main, ["opt", "--list-passes"])
-    (shown,) = re.findall(r"interpreter +the pipeline (.+)", result.output)
+    (shown,) = re.findall(r"interpreter +the pipeline (.+)", call("opt", "--list-passes").output)
     assert "legalize-quant-to-math{casts=stablehlo}" in shown
     assert parse_pipeline(shown) == parse_pipeline("interpreter")
 
@@ -168,23 +166,17 @@ def test_lowered_programs_give_what_the_oracle_says(group: str) -> None:
 # -- the command line -----------------------------------------------------------------------------
 
 
-def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, list(arguments))
-    return result.exit_code, result.output
-
-
 INPUTS = ("--input", "4xi8=3,4,-128,127", "--input", "4xi8=3,5,-128,127")
 
 
 def test_exec_says_that_both_are_the_same(tmp_path: Path) -> None:
     file = tmp_path / "add.mlir"
     file.write_text(ADD)
-    status, output = run("exec", str(file), "--interpret", *INPUTS)
-    assert status == 0
+    output = succeed("exec", file, "--interpret", *INPUTS).output
     assert "result[0]: 4xu8=20 22 0 82" in output
     assert "interpreter[0]: the same" in output
-    status, output = run("exec", str(file), "--interpret-only", *INPUTS)
-    assert (status, output) == (0, "result[0]: 4xu8=20 22 0 82\n")
+    output = succeed("exec", file, "--interpret-only", *INPUTS).output
+    assert output == "result[0]: 4xu8=20 22 0 82\n"
 
 
 def test_exec_fails_where_they_differ(tmp_path: Path) -> None:
@@ -199,10 +191,9 @@ func.func @main(%x: tensor<4096xf32>) -> tensor<f32> {
 }""")
     x = tmp_path / "x.npy"
     np.save(x, np.random.default_rng(0).standard_normal(4096).astype(np.float32))
-    status, output = run("exec", str(file), "--interpret", "--input", f"@{x}")
-    assert status == 1
-    assert "interpreter[0]: differs" in output
-    assert "error: result 0 differs from StableHLO's interpreter" in output
-    status, output = run("exec", str(file), "--interpret", "--atol", "1e-3", "--input", f"@{x}")
-    assert status == 0
-    assert "interpreter[0]: the same" in output
+    arguments = ("exec", file, "--interpret", "--input", f"@{x}")
+    result = call(*arguments)
+    assert result.exit_code == 1
+    assert "interpreter[0]: differs" in result.output
+    assert "error: result 0 differs from StableHLO's interpreter" in result.output
+    assert "interpreter[0]: the same" in succeed(*arguments, "--atol", "1e-3").output

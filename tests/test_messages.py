@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import subquant
-from subquant.cli import main
+from command_line import call, succeed
+from command_line import fail_in_one_line as fail
 from subquant.compiler import iree_driver, pipeline
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -43,15 +43,6 @@ ARGUMENTS = ("--input", "2x3xf32=1", "--input", "4xui8=1")
 def here(in_temporary_folder: Path) -> Path:
     Path("x.mlir").write_text(PROGRAM)
     return in_temporary_folder
-
-
-def fail(status: int, *arguments: str) -> str:
-    """Run a command that must fail with one line; return the line."""
-    result = CliRunner().invoke(main, list(arguments))
-    assert result.exit_code == status, (result.output, result.exception)
-    assert result.stderr.count("\n") == 1, result.stderr
-    assert result.stdout == ""
-    return result.stderr.rstrip("\n")
 
 
 # -- names ----------------------------------------------------------------------------------------
@@ -97,9 +88,9 @@ def test_misspelled_names(arguments: str, message: str) -> None:
 
 
 def test_misspelled_commands_and_tensors() -> None:
-    result = CliRunner().invoke(main, ["exce"])
-    assert result.stderr.endswith("Error: No such command 'exce'. Did you mean 'exec'?\n")
-    assert CliRunner().invoke(main, ["zzzz"]).stderr.endswith("No such command 'zzzz'.\n")
+    expected = "Error: No such command 'exce'. Did you mean 'exec'?\n"
+    assert call("exce").stderr.endswith(expected)
+    assert call("zzzz").stderr.endswith("No such command 'zzzz'.\n")
     Path("x.mlir").write_text(
         "func.func @f(%x: tensor<2x!quant.uniform<i8:f32, 0.5>>) {\n"
         "  %w = quant.dcast %x : tensor<2x!quant.uniform<i8:f32, 0.5>> to tensor<2xf32>\n"
@@ -150,7 +141,7 @@ def test_misspelled_operations(operation: str, message: str) -> None:
     Path("x.mlir").write_text(
         f"func.func @f(%x: tensor<2x8xf32>) {{\n  {operation}\n  return\n}}\n"
     )
-    result = CliRunner().invoke(main, ["opt", "x.mlir"])
+    result = call("opt", "x.mlir")
     assert result.exit_code == 1
     assert f"x.mlir:2:8: error: {message}" in result.stderr
 
@@ -201,7 +192,7 @@ def test_a_wrong_number_of_scales(shape: str, type_: str, message: str) -> None:
         f"  %q = quant.qcast %x : tensor<{shape}xf32> to tensor<{shape}x!q>\n"
         "  return\n}\n"
     )
-    result = CliRunner().invoke(main, ["compile", "x.mlir"])
+    result = call("compile", "x.mlir")
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0] == f"x.mlir:3:8: error: {message}"
 
@@ -292,10 +283,7 @@ def test_compiled_text_has_no_file_name() -> None:
 
 
 def test_streams_are_checked_by_their_first_slice() -> None:
-    result = CliRunner().invoke(
-        main, ["exec", "x.mlir", "--stream", "--input", "5x2x3xf32=1", "--input", "4xui8=1"]
-    )
-    assert result.exit_code == 0, result.stderr
+    result = succeed("exec", "x.mlir", "--stream", "--input", "5x2x3xf32=1", "--input", "4xui8=1")
     assert result.stdout.startswith("result[0]: 5x2x3xf32=")
     line = fail(1, "exec", "x.mlir", "--stream", "--input", "5x2x4xf32=1", "--input", "4xui8=1")
     assert line == "error: argument 0 of 'main' must have the shape 2x3, got 2x4"

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from safetensors.numpy import save_file
 
+from command_line import fail, succeed
 from gguf_models import ARCHITECTURES, SMALL, TinyModel, tokens_of
-from subquant.cli import main
 from subquant.errors import InputError, Place, SubquantError, UnsupportedError
 from subquant.models import Tokenizer, load
 from subquant.models.configuration import Configuration
@@ -216,26 +215,22 @@ def test_a_table_has_a_row_for_each_token(rows: int, tmp_path: Path) -> None:
         "of the vocabulary, expected a row for each token; convert the model again, with a token "
         "for each row\n"
     )
-    result = CliRunner().invoke(main, ["generate", "--model", str(path), "--prompt", "Hello"])
-    assert (result.exit_code, result.output.endswith(message)) == (1, True)
+    assert fail(1, "generate", "--model", path, "--prompt", "Hello").endswith(message)
     with pytest.raises(InputError, match=f"has {count + rows} rows for the {count} tokens"):
         load(path)
 
 
 def test_commands_refuse_what_they_do_not_use(tmp_path: Path) -> None:
     """Before anything is compiled; also from an archive that ``import`` made of the file."""
-    runner = CliRunner()
     model = TinyModel(properties={"zzz": 1}, of_file={"tokenizer.ggml.yyy": 2}, **TINY)
     path, archive = model.write(tmp_path / "model.gguf"), tmp_path / "model.irpa"
-    assert runner.invoke(main, ["import", str(path), "-o", str(archive)]).exit_code == 0
+    succeed("import", path, "-o", archive)
     for file in (path, archive):
-        result = runner.invoke(main, ["perplexity", "--model", str(file), "--text", "-"], input="a")
-        assert result.exit_code == 1
-        assert f"{file}: error: has the property 'llama.zzz' = 1, which subquant" in result.output
+        error = fail(1, "perplexity", "--model", file, "--text", "-", stdin="a")
+        assert f"{file}: error: has the property 'llama.zzz' = 1, which subquant" in error
     path = TinyModel(of_file={"tokenizer.ggml.yyy": 2}, **TINY).write(path)
-    result = runner.invoke(main, ["generate", "--model", str(path), "--prompt", "a"])
-    assert result.exit_code == 1
-    assert f"{path}: error: has the property 'tokenizer.ggml.yyy' = 2, which" in result.output
+    error = fail(1, "generate", "--model", path, "--prompt", "a")
+    assert f"{path}: error: has the property 'tokenizer.ggml.yyy' = 2, which" in error
 
 
 def test_a_checkpoint_of_hugging_face_is_to_be_converted(tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner, Result
 
+from command_line import fail, succeed
 from devices import main_of
 from instruction_sets import EVERY
 from onnx_models import computed, model, node, text_of
-from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import Remark, SubquantError, UnsupportedError, UsageError
@@ -63,13 +62,6 @@ def product_with_ties(zero_point: int, ratio: float = 0.5) -> onnx.ModelProto:
     return model(nodes, *ends, constants)
 
 
-def command(*arguments: str, exit_code: int = 0) -> Result:
-    """Run a command, which must end with an exit code."""
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == exit_code, result.output
-    return result
-
-
 def remarks_of(proto: onnx.ModelProto) -> list[str]:
     """Return the remarks about the model's nodes, without those of passes."""
     actual: list[Remark] = []
@@ -113,7 +105,7 @@ def test_there_are_no_remarks_without_explain() -> None:
 
 def test_explain_on_the_command_line(in_temporary_folder: Path) -> None:
     Path("m.onnx").write_bytes(layer("Tanh").SerializeToString())
-    result = command("compile", "m.onnx", "--explain", "--emit", "mlir", "-o", "m.mlir")
+    result = succeed("compile", "m.onnx", "--explain", "--emit", "mlir", "-o", "m.mlir")
     assert "m.onnx: remark: node 3 (MatMul) 'the MatMul' computes with integers\n" in result.stderr
 
 
@@ -121,22 +113,21 @@ def test_weights_go_to_a_file(in_temporary_folder: Path, cpu: Device) -> None:
     """Under the node's name; the module has none of them; the values are the same."""
     proto = layer()
     Path("m.onnx").write_bytes(proto.SerializeToString())
-    command("compile", "m.onnx", "--emit", "mlir", "-o", "plain.mlir")
+    succeed("compile", "m.onnx", "--emit", "mlir", "-o", "plain.mlir")
     arguments = ["compile", "m.onnx", "--parameters", "m.irpa"]
-    command(*arguments, "--emit", "mlir", "-o", "m.mlir")
+    succeed(*arguments, "--emit", "mlir", "-o", "m.mlir")
     text = Path("m.mlir").read_text()
     assert '#flow.parameter.named<"model"::"' in text
     assert len(text) < len(Path("plain.mlir").read_text()) - 64 * 48
     archive = Archive("m.irpa")
     assert [name for name in archive if "MatMul" in name]
     assert sum(entry.length for entry in archive.values()) >= 64 * 48
-    assert "wrote m.irpa (" in command(*arguments).stderr
+    assert "wrote m.irpa (" in succeed(*arguments).stderr
     x = np.random.default_rng(1).normal(size=(3, 64)).astype(np.float32)
     actual = Executable("m.vmfb", cpu, {"model": "m.irpa"}).main(x)
     np.testing.assert_array_equal(actual, computed(proto, None, x)[0])
     np.save("x.npy", x)
-    result = CliRunner().invoke(main, ["run", "m.vmfb", "--input", "@x.npy"])
-    assert "'m.vmfb' needs parameters" in result.stderr
+    assert "'m.vmfb' needs parameters" in fail(1, "run", "m.vmfb", "--input", "@x.npy")
 
 
 @pytest.mark.parametrize("element", ["f16", "f32", "f64", "bf16", "i8", "i16", "i32", "i64"])
@@ -164,9 +155,9 @@ def test_constants_of_every_type(element: str, in_temporary_folder: Path, cpu: D
 def test_a_file_that_cannot_be_written(in_temporary_folder: Path) -> None:
     Path("m.onnx").write_bytes(layer().SerializeToString())
     arguments = ("compile", "m.onnx", "--emit", "mlir", "--parameters", "no/folder.irpa")
-    assert "cannot write '" in command(*arguments, exit_code=1).stderr
-    result = command("compile", "m.onnx", "--parameters", "m.onnx", exit_code=2)
-    assert "the parameters 'm.onnx' are the input or the output too" in result.stderr
+    assert "cannot write '" in fail(1, *arguments)
+    result = fail(2, "compile", "m.onnx", "--parameters", "m.onnx")
+    assert "the parameters 'm.onnx' are the input or the output too" in result
 
 
 def test_a_model_in_two_files(in_temporary_folder: Path, cpu: Device) -> None:
@@ -179,11 +170,11 @@ def test_a_model_in_two_files(in_temporary_folder: Path, cpu: Device) -> None:
     (expected,) = computed(proto, None, x)
     onnx.save(proto, "m.onnx", save_as_external_data=True, location="m.data", size_threshold=64)
     assert Path("m.data").stat().st_size >= 64 * 48
-    command("compile", "m.onnx")
+    succeed("compile", "m.onnx")
     np.testing.assert_array_equal(Executable("m.vmfb", cpu).main(x), expected)
-    command("compare", "m.onnx", "--calls", "1", "--json")
+    succeed("compare", "m.onnx", "--calls", "1", "--json")
     Path("m.data").unlink()
-    assert "m.data" in command("compare", "m.onnx", "--calls", "1", exit_code=1).stderr
+    assert "m.data" in fail(1, "compare", "m.onnx", "--calls", "1")
 
 
 def opened(shape: tuple[int | str, ...], nodes: list[Any] | None = None) -> onnx.ModelProto:
@@ -328,7 +319,7 @@ def test_compare_takes_dimension_sizes(in_temporary_folder: Path) -> None:
     pytest.importorskip("onnxruntime")
     Path("m.onnx").write_bytes(opened(("batch", "sequence", 8)).SerializeToString())
     arguments = ["compare", "m.onnx", "--calls", "1", "--device", "numpy", "--json"]
-    result = command(*arguments, "--batch", "2", "--dim", "sequence=3")
+    result = succeed(*arguments, "--batch", "2", "--dim", "sequence=3")
     assert json.loads(result.stdout)[0]["elements"] == 2 * 3 * 5
 
 

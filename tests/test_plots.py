@@ -12,11 +12,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from matplotlib.axes import Axes
 
+from command_line import fail, succeed
 from inspected import PER_AXIS, PER_TENSOR, SUB_CHANNEL, argument, grid_argument, inspect, show
-from subquant.cli import main
 from subquant.commands import plots
 from subquant.commands.plots import errors_figure, render_errors, write_plot
 from subquant.commands.scale_plots import render_scales, scales_figure
@@ -342,13 +341,11 @@ def test_without_matplotlib_the_error_says_what_to_install(
     with pytest.raises(EnvironmentProblem, match=r"run: pip install \"subquant\[plots\]\""):
         write_errors(ERRORS, plot)
     arguments = ["inspect", str(module), "--scales", "0"]
-    result = CliRunner().invoke(main, [*arguments, "--plot", str(plot)])
-    assert result.exit_code == 1
-    assert result.stderr == (
+    assert fail(1, *arguments, "--plot", plot) == (
         "error: plots are drawn by matplotlib, which is not installed; "
         'run: pip install "subquant[plots]"\n'
     )
-    assert CliRunner().invoke(main, arguments).exit_code == 0  # on the terminal it needs none
+    succeed(*arguments)  # on the terminal it needs none
 
 
 def test_matplotlib_is_imported_only_for_a_file() -> None:
@@ -366,9 +363,6 @@ def test_the_command_writes_the_plot(tmp_path: Path) -> None:
     module, plot = tmp_path / "m.mlir", tmp_path / "a.png"
     module.write_text(f"func.func @f(%w: {SUB_CHANNEL}) {{ return }}")
     arguments = ["inspect", str(module), "--scales", "0", "--plot", str(plot)]
-    result = CliRunner().invoke(main, arguments)
-    assert (result.exit_code, result.stderr) == (0, f"wrote {plot}\n")
+    assert succeed(*arguments).stderr == f"wrote {plot}\n"
     assert plot.read_bytes().startswith(b"\x89PNG")
-    result = CliRunner().invoke(main, [*arguments[:-1], "a.gif"])
-    assert result.exit_code == 2
-    assert "must end in .svg or .png" in result.stderr
+    assert "must end in .svg or .png" in fail(2, *arguments[:-1], "a.gif")

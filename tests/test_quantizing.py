@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from subquant.cli import main
+from command_line import fail, succeed
 from subquant.errors import UnsupportedError, UsageError
 from subquant.layouts import (
     BlockAffineLayout,
@@ -169,23 +168,19 @@ def test_arrays_of_many_axes(rank: int, granularity: Any) -> None:
         quantize_array(array, WeightQuantization(granularity=granularity))
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(main, ["quantize", *arguments])
-
-
 def test_the_command(tmp_path: Path) -> None:
     """The archive, the table, the picture and JSON."""
     source, output, picture = (str(tmp_path / n) for n in ("m.irpa", "o.irpa", "errors.svg"))
     dataset().save(source)
-    result = run(source, "-o", output, "--bits", "4", "--scales", "mse", "--plot", picture)
-    assert result.exit_code == 0, result.output
+    arguments = ("quantize", source, "-o", output)
+    result = succeed(*arguments, "--bits", "4", "--scales", "mse", "--plot", picture)
     assert "blk.0.attn.weight" in result.output
     assert "dB" in result.output
     assert Dataset.load(output).properties == {"name": "small"}
     svg = Path(picture).read_text()
     assert ">blk.0.attn.weight</text>" in svg
     assert ">blk.0.ffn.weight</text>" in svg
-    result = run(source, "-o", output, "--granularity", "axis", "--asymmetric", "--json")
+    result = succeed(*arguments, "--granularity", "axis", "--asymmetric", "--json")
     described = json.loads(result.output)
     assert [t["name"] for t in described["tensors"]] == ["blk.0.attn.weight", "blk.0.ffn.weight"]
     assert described["bytes"] == Path(output).stat().st_size
@@ -207,9 +202,7 @@ def test_wrong_calls(
     arguments: list[str], status: int, message: str, in_temporary_folder: Path
 ) -> None:
     dataset().save("m.irpa")
-    result = run(*arguments)
-    assert result.exit_code == status, result.output
-    assert message in result.output + result.stderr
+    assert message in fail(status, "quantize", *arguments)
     assert not Path("m-q8.irpa").exists()
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import subquant
+from command_line import succeed
 from stablehlo_forms import PROGRAMS, QUANTIZED_PROGRAMS
-from subquant.cli import main
 from subquant.compiler import mlir_client
 from subquant.compiler.lowering import bytecode_of
 from subquant.compiler.reading import parse_bytes, parse_text
@@ -113,16 +112,11 @@ def test_invalid_names_are_ignored(names: str, cpu: Device) -> None:
 
 def test_commands_read_artifacts(in_temporary_folder: Path) -> None:
     Path("m.mlirbc").write_bytes(artifact())
-
-    def printed_text(*arguments: str) -> str:
-        result = CliRunner().invoke(main, [*arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    assert "stablehlo.dot_general" in printed_text("opt", "m.mlirbc", "--passes", "cse")
-    assert "params['w']" in printed_text("inspect", "m.mlirbc")  # integers that a contraction takes
-    output = printed_text("exec", "m.mlirbc", "--input", "2x4xf32=1", "--input", "4x3xi8=2")
-    assert output.endswith("result[1]: f32=1.5\n")
+    assert "stablehlo.dot_general" in succeed("opt", "m.mlirbc", "--passes", "cse").output
+    # Integers that a contraction takes are shown.
+    assert "params['w']" in succeed("inspect", "m.mlirbc").output
+    result = succeed("exec", "m.mlirbc", "--input", "2x4xf32=1", "--input", "4x3xi8=2")
+    assert result.output.endswith("result[1]: f32=1.5\n")
 
 
 @pytest.mark.parametrize("fraction", [0.3, 0.6, 0.99])

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
+from command_line import call, fail, succeed
 from devices import ON_DEVICES, compile_for
 from litert import WITHOUT_REFERENCE, LiteRt, Ours, compare, drawn
 from programs import LONG, share_of
-from subquant.cli import main
 from subquant.comparison.compared_models import compare_layers, read_compared_model
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -406,7 +406,7 @@ def test_arguments_are_given_by_name(in_temporary_folder: Path, cpu: Device) -> 
 
     def run(*inputs: str) -> Result:
         arguments = [argument for text in inputs for argument in ("--input", text)]
-        return CliRunner().invoke(main, ["exec", "model.tflite", *arguments])
+        return call("exec", "model.tflite", *arguments)
 
     for inputs in (("b=@b.npy", "a=1x3xi8=10,20,30"), ("1x3xi8=10,20,30", "@b.npy"),
                    ("b=@b.npy", "1x3xi8=10,20,30")):  # fmt: skip
@@ -416,7 +416,10 @@ def test_arguments_are_given_by_name(in_temporary_folder: Path, cpu: Device) -> 
     assert "error: argument 'a' is missing" in run("b=@b.npy").output
 
 
-def test_inspect_lists_operators_and_what_would_be_refused(in_temporary_folder: Path) -> None:
+def test_inspect_lists_operators_and_what_would_be_refused(
+    in_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     graph = Graph()
     tensor = ((2, 3), "int8", Quantized(0.5, 3))
     operands, middle = graph.apply("UNIQUE", [tensor], [tensor])
@@ -425,19 +428,15 @@ def test_inspect_lists_operators_and_what_would_be_refused(in_temporary_folder: 
                              [((2, 4), "int8", Quantized(0.25, -1))],
                              "FullyConnectedOptions")  # fmt: skip
     Path("model.tflite").write_bytes(graph.model(operands, results))
-    shown = CliRunner().invoke(main, ["inspect", "model.tflite"], env={"COLUMNS": "100"})
-    assert shown.exit_code == 0, shown.output
+    shown = succeed("inspect", "model.tflite")
     assert "1 FULLY_CONNECTED" in shown.output
     assert "4x3 int8 4 scales, axis 0" in shown.output
     assert "0.25:-1" in shown.output
     assert "would be refused: operator 0 (UNIQUE) is not lowered: " in shown.output
-    as_json = CliRunner().invoke(main, ["inspect", "model.tflite", "--json"])
-    model = json.loads(as_json.stdout)
+    model = json.loads(succeed("inspect", "model.tflite", "--json").stdout)
     first, second = model["graphs"][0]["operators"]
     assert (first["refused"], second["refused"]) == (REFUSED, None)
     assert second["results"][0]["quantization"]["scale_range"] == [0.25, 0.25]
     assert model["constant_bytes"] == 12
-    compiled = CliRunner().invoke(main, ["compile", "model.tflite"])
-    assert compiled.exit_code == 1
     expected = f"model.tflite: error: operator 0 (UNIQUE) {REFUSED}\n"
-    assert compiled.output == expected
+    assert fail(1, "compile", "model.tflite") == expected

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
+from command_line import succeed
 from litert import LiteRt
-from subquant.cli import main
 from subquant.comparison.compared_models import compare_layers, read_compared_model
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -77,13 +76,13 @@ def test_a_dimension_that_is_not_dynamic_is_refused(dimension: str) -> None:
         compile_to_bytes(frames(), CompileOptions(dims=(dimension,)))
 
 
-def test_the_command_line_sets_dimensions(in_temporary_folder: Path) -> None:
+def test_the_command_line_sets_dimensions(
+    in_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("model.tflite").write_bytes(frames("a=b"))
-    shown = CliRunner().invoke(main, ["inspect", "model.tflite"], env={"COLUMNS": "100"})
-    assert "set it with --dim a=b.1=N" in shown.output
-    result = CliRunner().invoke(main, ["exec", "model.tflite", "--dim", "a=b.1=4", "--input",
-                                      "1x4xf32=1,2,3,4"])  # fmt: skip
-    assert result.exit_code == 0, result.output
+    monkeypatch.setenv("COLUMNS", "100")
+    assert "set it with --dim a=b.1=N" in succeed("inspect", "model.tflite").output
+    result = succeed("exec", "model.tflite", "--dim", "a=b.1=4", "--input", "1x4xf32=1,2,3,4")
     assert result.output.startswith("result[0]: 1x3xf32=")
 
 

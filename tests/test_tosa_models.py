@@ -25,11 +25,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
+from command_line import succeed
 from devices import compile_for
 from litert import LiteRt
-from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.reading import parse_text
 from subquant.core._mlir import in_context_of, ir
@@ -276,13 +275,11 @@ def test_the_right_model_responds(executables: dict[str, bytes], cpu: Device) ->
 def test_streaming_on_the_command_line(in_temporary_folder: Path, cpu: Device) -> None:
     needs("pymicro_features")
     path = model_file("alexa")
-    compiled = CliRunner().invoke(main, ["compile", str(path), "-o", "alexa.vmfb"])
-    assert compiled.exit_code == 0, compiled.output
+    succeed("compile", path, "-o", "alexa.vmfb")
     heard = frames(sentences("alexa"), DETAILS)
     np.save("frames.npy", heard)
-    streamed = ["run", "alexa.vmfb", "--stream", "--input", "@frames.npy"]
-    result = CliRunner().invoke(main, [*streamed, "--output", "@scores.npy"])
-    assert result.exit_code == 0, result.output
+    streamed = ("run", "alexa.vmfb", "--stream", "--input", "@frames.npy")
+    succeed(*streamed, "--output", "@scores.npy")
     function = Executable(Path("alexa.vmfb").read_bytes(), cpu).main
     expected = np.stack([function(frame) for frame in heard])
     np.testing.assert_array_equal(np.load("scores.npy"), expected)
