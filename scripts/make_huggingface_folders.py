@@ -7,9 +7,9 @@
         bitsandbytes==0.50.2 torchao==0.18.0 accelerate==1.15.0 safetensors==0.8.0 numpy==2.4.6
     python scripts/make_huggingface_folders.py [--output FOLDER] [NAME ...]
 
-It writes ``tests/data/huggingface/NAME/`` for each NAME, for all of them without one. CI has none
-of these libraries: the folders are committed, and this script is run by hand. Weights are random
-with a fixed seed, so that the same versions write the same bytes.
+It writes ``tests/data/huggingface/NAME/`` for each NAME, for all of them without one. CI does not
+install the libraries: the folders are committed, and the script is run by hand. Weights are random
+with a fixed seed: the same versions write the same bytes.
 
 Files of each folder, beside the ones of the library:
 
@@ -24,8 +24,9 @@ Files of each folder, beside the ones of the library:
   dequantization, in the type of the scales, is rounded, ``rounded`` has that type and the SHA-256
   of its result.
 * ``config_4x.json`` (llama, gemma3): the same configuration as transformers 4 spells it.
-* ``tokens.json`` (llama, gemma3): texts with their tokens, and conversations with the text of the
-  chat template.
+* ``tokens.json`` (llama, gemma3), by ``AutoTokenizer``: texts with their tokens, with and without
+  special tokens, and the decoded tokens; conversations with the text and the tokens of the chat
+  template, with and without the prompt of an answer.
 
 The modules of ``scripts/huggingface_folders`` write the folders, one module for each family.
 """

@@ -13,10 +13,10 @@ import transformers
 from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig
 
 from .models import SIZES, forward, random_model, read_arrays, tokens_of, write_expected, write_json
+from .tokenizer_files import VOCABULARY, write_byte_fallback, write_byte_level
 
 _WINDOW = 12
 """The sliding window: half of the tokens that the tests run."""
-_TOKENIZER_VOCABULARY = 320
 _LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 500000.0,
@@ -53,7 +53,7 @@ def qwen3_config(**settings: object) -> PretrainedConfig:
 def gemma3_config() -> PretrainedConfig:
     """Return the configuration of a text model with alternating windows."""
     sizes = SIZES | {
-        "vocab_size": _TOKENIZER_VOCABULARY,
+        "vocab_size": VOCABULARY,
         "num_hidden_layers": 3,
         "bos_token_id": 2,
         "eos_token_id": [1, 5],
@@ -102,7 +102,7 @@ def _qwen3_moe() -> PretrainedConfig:
 
 _CONFIGURATIONS: dict[str, Callable[[], PretrainedConfig]] = {
     "llama": lambda: llama3_config(
-        vocab_size=_TOKENIZER_VOCABULARY, tie_word_embeddings=False, eos_token_id=[1, 4]
+        vocab_size=VOCABULARY, tie_word_embeddings=False, eos_token_id=[1, 4]
     ),
     "llama2": lambda: _llama(
         tie_word_embeddings=False, attention_bias=True, mlp_bias=True, num_hidden_layers=1
@@ -143,6 +143,7 @@ _CONFIGURATIONS: dict[str, Callable[[], PretrainedConfig]] = {
     "mixtral": _mixtral,
     "qwen3_moe": _qwen3_moe,
 }
+_TOKENIZERS = {"llama": write_byte_level, "gemma3": write_byte_fallback}
 _SHARDED = {"qwen3": "110KB"}
 """The largest shard of folders that have several."""
 
@@ -156,6 +157,8 @@ def _write(name: str, folder: Path) -> None:
             bos_token_id=model.config.bos_token_id, eos_token_id=eos, do_sample=False
         )
     model.save_pretrained(folder, max_shard_size=_SHARDED.get(name, "5GB"))
+    if name in _TOKENIZERS:
+        _TOKENIZERS[name](folder)
     reference = load_float32(folder)
     write_expected(folder, reference, read_arrays(folder))
     if name in _OLD_SPELLINGS:
