@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from command_line import fail, files, succeed
+from command_line import fail, fail_in_one_line, files, succeed
 from subquant.cli import main
 from subquant.commands.arrays import parse_input, read_npy
 from subquant.commands.console import show_progress
@@ -38,11 +38,10 @@ ESCAPE = "\x1b[2J"
 pytestmark = pytest.mark.usefixtures("in_temporary_folder")
 
 
-def error_line(status: int, *arguments: str) -> str:
+def refusal(status: int, *arguments: str) -> str:
     """Run a command that must fail with one line, and leave no file; return the line."""
     before = files()
-    line = fail(status, *arguments)
-    assert line.count("\n") == 1, line
+    line = fail_in_one_line(status, *arguments)
     assert files() == before
     return line
 
@@ -128,11 +127,11 @@ def test_numbers_of_thousands_of_digits_elsewhere() -> None:
     Path("x.mlir").write_text(NAMED + f"// expected-error @+{DIGITS} {{{{x}}}}\n")
     succeed("opt", "x.mlir", "--verify-diagnostics")
     for name in (DIGITS, "²"):
-        line = error_line(2, "inspect", "x.mlir", "--scales", name)
+        line = refusal(2, "inspect", "x.mlir", "--scales", name)
         assert line.startswith("error: no quantized tensor is named '")
         assert len(line) < 200
     passes = f"legalize-integer-widths{{containers={DIGITS}}}"
-    assert "must be one of 8, 32, got '999" in error_line(2, "opt", "x.mlir", "--passes", passes)
+    assert "must be one of 8, 32, got '999" in refusal(2, "opt", "x.mlir", "--passes", passes)
 
     @dataclass(frozen=True)
     class Count:
@@ -180,9 +179,8 @@ def test_lists_of_numbers_that_a_type_has(element: str, value: Any) -> None:
     assert array.tolist() == [float(v) if element == "f32" else int(v) for v in value]
 
 
-PARAMETERS = QuantizationParameters(
-    StorageType(8), ExpressedType.F32, (), (), np.array(0.5), np.array(1)
-)
+HALVES = (np.array(0.5), np.array(1))
+PARAMETERS = QuantizationParameters(StorageType(8), ExpressedType.F32, (), (), *HALVES)
 MASK = "expected an array without a mask; fill it: x.filled(0)"
 
 
@@ -239,10 +237,10 @@ def test_an_archive_of_a_value_that_stands_for_more_than_the_memory() -> None:
     value = np.broadcast_to(np.float32(1), (1 << 20, 1 << 20)).view(Splat)
     with create_archive("x.irpa") as archive:
         archive.add_tensor("w", value)
-    line = error_line(1, "quantize", "x.irpa", "-o", "y.irpa")
+    line = refusal(1, "quantize", "x.irpa", "-o", "y.irpa")
     size = "tensor 'w' of shape 1048576x1048576 takes 61,440 GiB"
     assert line.startswith(f"error: {size} to quantize, and this machine ")
-    assert line.endswith(" GiB; leave it out with --select\n")
+    assert line.endswith(" GiB; leave it out with --select")
     succeed("import", "x.irpa", "-o", "y.irpa")
     assert Path("y.irpa").stat().st_size == Path("x.irpa").stat().st_size
 
@@ -272,20 +270,20 @@ def test_numbers_that_are_huge(name: str, most: int) -> None:
 )
 def test_lists_of_expected_results_of_any_content(content: bytes, message: str) -> None:
     Path("x.json").write_bytes(content)
-    assert message in error_line(1, "conformance", *ONE_CASE, "--expected", "x.json")
+    assert message in refusal(1, "conformance", *ONE_CASE, "--expected", "x.json")
 
 
 @pytest.mark.parametrize("option", ["--stablehlo", "--llvm", "--expected"])
 def test_paths_that_are_too_long(option: str) -> None:
-    assert "a" * 300 in error_line(1, "conformance", *ONE_CASE, option, "a" * 300)
+    assert "a" * 300 in refusal(1, "conformance", *ONE_CASE, option, "a" * 300)
 
 
 @pytest.mark.parametrize("value", ["nan", "-1", "-inf"])
 @pytest.mark.parametrize("option", ["--atol", "--rtol"])
 def test_tolerances_that_are_none(option: str, value: str) -> None:
     Path("x.mlir").write_text(PROGRAM)
-    line = error_line(2, "exec", "x.mlir", option, value)
-    assert line == f"error: {option} must be 0 or more, got {float(value)}\n"
+    message = f"error: {option} must be 0 or more, got {float(value)}"
+    assert refusal(2, "exec", "x.mlir", option, value) == message
 
 
 # -- signatures of executables --------------------------------------------------------------------
@@ -333,10 +331,10 @@ def test_signatures_that_are_damaged(name: str, command: str, executable: bytes)
     old, new, message = DAMAGES[name]
     assert old in executable
     Path("x.vmfb").write_bytes(executable.replace(old, new.ljust(len(old))))
-    line = error_line(1, command, "x.vmfb")
+    line = refusal(1, command, "x.vmfb")
     assert line.startswith("error: 'x.vmfb' is damaged: ")
     assert message in line
-    assert line.endswith("; compile the module again\n")
+    assert line.endswith("; compile the module again")
 
 
 def _mutated(value: Any, draw: Callable[[int], int]) -> Any:
@@ -357,7 +355,7 @@ def test_types_that_are_not_exchanged_are_part_of_a_signature() -> None:
     succeed("compile", "x.mlir")
     assert type_ in succeed("inspect", "x.vmfb").stdout
     message = "values of type 'complex<f32>' cannot be exchanged with NumPy"
-    assert error_line(1, "run", "x.vmfb", "--input", "2xf32=1") == f"error: {message}\n"
+    assert refusal(1, "run", "x.vmfb", "--input", "2xf32=1") == f"error: {message}"
 
 
 @settings(max_examples=400, deadline=None)
@@ -429,8 +427,7 @@ def test_names_of_functions_are_shown_as_they_are_and_not_obeyed() -> None:
         ["run", "x.vmfb", "--function", "g"],
         ["opt", "x.mlir", "--passes", "legalize-qdq-to-quantized-op{remarks=true}"],
     ):
-        output = printable_output(*command)
-        assert "f\\x1b[2J[/x]" in output or command[0] in ("compile", "opt")
+        assert "f\\x1b[2J[/x]" in printable_output(*command) or command[0] in ("compile", "opt")
 
 
 @pytest.mark.parametrize("command", ["inspect", "compile", "exec"])
@@ -444,8 +441,8 @@ def test_names_of_functions_are_shown_as_they_are_and_not_obeyed() -> None:
 )
 def test_names_that_are_no_text(text: str, command: str) -> None:
     Path("x.mlir").write_text(text)
-    line = error_line(1, command, "x.mlir")
-    assert line == "x.mlir: error: the module has a name that is not UTF-8 text\n"
+    message = "the module has a name that is not UTF-8 text"
+    assert refusal(1, command, "x.mlir") == f"x.mlir: error: {message}"
 
 
 @pytest.mark.parametrize("raised", [SignatureError, InputError, UsageError])

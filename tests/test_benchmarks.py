@@ -163,8 +163,7 @@ def test_the_best_peer_that_is_right_counts() -> None:
     assert outcome_of(4.0, is_right=False).ratio is None
     assert outcome_of(2.0).ceiling_shares() == {"read": 0.25}
     outcome = outcome_of(4.0)
-    only_wrong = replace(outcome, measurements=outcome.measurements[::2])
-    assert only_wrong.ratio == 0.5
+    assert replace(outcome, measurements=outcome.measurements[::2]).ratio == 0.5
 
 
 def test_peers_that_are_faster_and_wrong_are_listed() -> None:
@@ -221,8 +220,7 @@ def test_a_cpu_without_dot_products_has_marks_of_its_own() -> None:
 
 
 def test_what_is_compiled_for_another_cpu_says_so() -> None:
-    machine = {"CPU": "one", "compiled for": "znver3"}
-    written = page([outcome_of(1.0)], machine)
+    written = page([outcome_of(1.0)], {"CPU": "one", "compiled for": "znver3"})
     assert written.startswith("# Benchmarks on one, compiled for znver3\n")
     assert "compiled for `znver3`" in written
 
@@ -231,8 +229,7 @@ def test_a_mark_that_is_missed_is_reported_with_what_is_known() -> None:
     remarks = {"tiny": "the caches are too small"}
     missed = page([outcome_of(8.0)], remarks=remarks)
     assert "* tiny, 1 thread: 0.50 of 1.00; 6% of `read`; the caches are too small" in missed
-    reached = page([outcome_of(1.0)], remarks=remarks)
-    assert "the caches are too small" not in reached
+    assert "the caches are too small" not in page([outcome_of(1.0)], remarks=remarks)
 
 
 def test_the_command_line(

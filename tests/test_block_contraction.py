@@ -46,8 +46,7 @@ def parameters(
 
 
 def stored(shape: tuple[int, ...], storage: StorageType, seed: int = 1) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    values = rng.integers(storage.minimum, storage.maximum + 1, shape)
+    values = np.random.default_rng(seed).integers(storage.minimum, storage.maximum + 1, shape)
     return values.astype(storage.dtype)
 
 
@@ -291,8 +290,7 @@ func.func @main(%x: tensor<3x64xf32>, %q: tensor<64x8xi4>, %s: tensor<2x8xf16>, 
     q, z = rng.integers(-8, 8, (64, 8)).astype(np.int8), rng.integers(-8, 8, (2, 8)).astype(np.int8)
     s = rng.uniform(0.01, 0.1, (2, 8)).astype(np.float16)
     w = (q - np.repeat(z, 32, 0).astype(np.int32)) * np.repeat(s, 32, 0).astype(np.float64)
-    got = main(x, q, s, z)
-    check_sum(got, x, w, "mk,kn->mn")
+    check_sum(main(x, q, s, z), x, w, "mk,kn->mn")
 
 
 def test_what_is_not_recognised_is_still_right(cpu: Device) -> None:
@@ -308,11 +306,7 @@ def test_what_is_not_recognised_is_still_right(cpu: Device) -> None:
     q = stored((1, 4, 8), I8)
     w = dequantize(q, params)[0].astype(np.float64)
     expected = np.concatenate([x[0, :, :4] @ w[:, :4], x[0, :, 4:] @ w[:, 4:]], 1)[None]
-    got = main_of(text, cpu)(x, q)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-4)
-
-
-# -- many rows ------------------------------------------------------------------------------------
+    np.testing.assert_allclose(main_of(text, cpu)(x, q), expected, rtol=1e-5, atol=1e-4)
 
 
 @ON_DEVICES
@@ -340,9 +334,6 @@ def test_where_rows_are_few_or_unknown_the_nest_stays(reason: str) -> None:
     assert '"reduction", "reduction"' in lowered
 
 
-# -- transposed weights ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("on_left", [False, True])
 def test_a_transposed_weight_is_read_as_it_is_stored(on_left: bool) -> None:
     params = parameters((6, 3, 8), {0: 3, 2: 4}, I8)
@@ -363,9 +354,6 @@ def test_a_transposed_weight_is_read_as_it_is_stored(on_left: bool) -> None:
     (got,) = evaluate(nest, "main", [x, q])
     expected = np.einsum("mkj,knj->mn", x.astype(np.float64), dequantize(q, params))
     np.testing.assert_allclose(got, expected.T if on_left else expected, rtol=1e-5, atol=1e-4)
-
-
-# -- the loop nest, evaluated in NumPy ------------------------------------------------------------
 
 
 NEST_PASSES = "fuse-block-contractions,lower-block-contractions,lower-quant-casts"

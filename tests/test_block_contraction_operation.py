@@ -243,8 +243,7 @@ def test_packed_parameters(bits: int, cpu: Device, tmp_path: Path) -> None:
         .integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (8, 32))
         .astype(np.int8)
     )
-    planes = pack_planes(q, PLANE_BITS[bits])
-    packed = np.concatenate([plane.reshape(-1) for plane in planes])
+    packed = np.concatenate([plane.reshape(-1) for plane in pack_planes(q, PLANE_BITS[bits])])
     assert packed.size == q.size * bits // 8
     path = tmp_path / "w.irpa"
     with create_archive(path) as writer:

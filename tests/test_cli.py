@@ -128,8 +128,7 @@ def test_usage_errors(arguments: list[str], message: str) -> None:
 
 def test_opt_lists_the_passes() -> None:
     shown = succeed("opt", "--list-passes").stdout
-    named = [line.split()[0] for line in shown.splitlines()]
-    assert named == [*PASSES, *NAMED_PIPELINES]
+    assert [line.split()[0] for line in shown.splitlines()] == [*PASSES, *NAMED_PIPELINES]
     for description in PASSES.values():
         assert description in shown
 
@@ -159,10 +158,8 @@ def test_opt_prints_the_parts_without_errors() -> None:
 
 def test_opt_verifies_diagnostics() -> None:
     text = f"// expected-error @+1 {{{{must be divisible}}}}\n{WRONG}"
-    result = succeed("opt", "-", "--verify-diagnostics", stdin=text)
-    assert result.output == ""
-    other = text.replace("divisible", "prime")
-    errors = fail(1, "opt", "-", "--verify-diagnostics", stdin=other)
+    assert succeed("opt", "-", "--verify-diagnostics", stdin=text).output == ""
+    errors = fail(1, "opt", "-", "--verify-diagnostics", stdin=text.replace("divisible", "prime"))
     assert errors.startswith("<stdin>:2:1: error: unexpected error: ")
     assert "<stdin>:2:1: error: expected error was not produced: must be prime" in errors
 

@@ -42,8 +42,7 @@ def test_emit_mlir_can_be_compiled_again() -> None:
     text = succeed("compile", "model.mlir", "--emit", "mlir").stdout
     assert "quant.qcast" not in text
     assert "subquant.signature" in text
-    result = succeed("exec", "-", *INPUT, stdin=text)
-    assert result.stdout == QUANTIZED_I8
+    assert succeed("exec", "-", *INPUT, stdin=text).stdout == QUANTIZED_I8
     reals = succeed("exec", "-", *INPUT, "--quantized-io", stdin=text)
     assert reals.stdout == "result[0]: 4xf32=1 2 3 63\n"  # the quantization is still known
 
@@ -53,8 +52,7 @@ def test_emit_bytecode_can_be_compiled_again() -> None:
     data = Path("model.mlirbc").read_bytes()
     assert data.startswith(b"ML\xefR")
     assert succeed("compile", "model.mlir", "--emit", "mlirbc").stdout_bytes == data
-    result = succeed("exec", "-", *INPUT, stdin=data)
-    assert result.stdout == QUANTIZED_I8
+    assert succeed("exec", "-", *INPUT, stdin=data).stdout == QUANTIZED_I8
 
 
 def test_emit_depends_on_the_options() -> None:

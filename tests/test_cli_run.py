@@ -41,8 +41,7 @@ def test_unsigned_storage(vmfb: str) -> None:
 
 
 def test_run_on_another_cpu_device(vmfb: str) -> None:
-    result = succeed("run", vmfb, "--device", "local-sync", *INPUT)
-    assert result.stdout == QUANTIZED_I8
+    assert succeed("run", vmfb, "--device", "local-sync", *INPUT).stdout == QUANTIZED_I8
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
@@ -170,8 +169,7 @@ def test_expect_with_a_tolerance(vmfb: str) -> None:
 )
 def test_wrong_arguments(vmfb: str, arguments: str, message: str) -> None:
     before = files()
-    errors = fail(1, "run", vmfb, *shlex.split(arguments))
-    assert errors.startswith(f"error: {message}")
+    assert fail(1, "run", vmfb, *shlex.split(arguments)).startswith(f"error: {message}")
     assert files() == before
 
 

@@ -37,9 +37,6 @@ from test_tflite import subtraction
 pytestmark = pytest.mark.usefixtures("in_temporary_folder")
 
 
-# -- the command ----------------------------------------------------------------------------------
-
-
 def test_one_failing_model_does_not_stop_the_others() -> None:
     write("a/x.mlir", "b/x.mlir")
     write("a/bad.mlir", text=BAD)
@@ -334,9 +331,6 @@ def test_another_cpu_than_the_callers_is_refused() -> None:
         tasks.compile_model({"options": {}, "machine": ["other"]}, [], lambda step: None)
 
 
-# -- ONNX -----------------------------------------------------------------------------------------
-
-
 def test_files_beside_an_onnx_model_go_with_it() -> None:
     Path("m").mkdir()
     write_onnx("m/whole.onnx")
@@ -354,9 +348,6 @@ def test_files_beside_an_onnx_model_go_with_it() -> None:
     result = invoke(*arguments)
     assert result.exit_code == 1
     assert "m/parts.onnx: error: cannot read 'm/parts.bin': No such file" in result.stderr
-
-
-# -- how it looks ---------------------------------------------------------------------------------
 
 
 def test_messages_are_in_the_order_of_the_models(capsys: pytest.CaptureFixture[str]) -> None:

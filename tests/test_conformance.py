@@ -120,8 +120,7 @@ def test_the_four_wrong_cases_have_the_right_goldens() -> None:
 
 
 def test_near_ties_accept_the_neighbour_and_nothing_else() -> None:
-    i8 = Quantized("i8", 1.0)
-    golden = oracle.quantize_real(np.array([2.5, 2.4999999, 2.49, 200.0]), i8)
+    golden = oracle.quantize_real(np.array([2.5, 2.4999999, 2.49, 200.0]), Quantized("i8", 1.0))
     assert golden.neighbour is not None
     assert golden.value.tolist() == [2, 2, 2, 127]
     assert golden.neighbour.tolist() == [3, 3, 2, 127]
@@ -157,8 +156,7 @@ def test_floats_compare_by_bits_or_by_a_bound() -> None:
     assert compare(np.array([1.0, np.nan], np.float32), exact).message == ""
     next_value = np.nextafter(1.0, 2, dtype="f4")
     assert "1 of 2" in compare(np.array([next_value, np.nan], "f4"), exact).message
-    zero = Golden(np.array([0.0], np.float32))
-    assert compare(np.array([-0.0], np.float32), zero).message
+    assert compare(np.array([-0.0], np.float32), Golden(np.array([0.0], np.float32))).message
     bounded = Golden(np.array([1.0, 2.0], np.float32), bound=np.array([0.1, 0.0]))
     assert compare(np.array([1.05, 2.0], np.float32), bounded).message == ""
     assert "[1]" in compare(np.array([1.0, 2.01], np.float32), bounded).message
@@ -199,8 +197,7 @@ def test_a_part_of_the_suite_on_llvm_cpu() -> None:
 @pytest.mark.vulkan
 def test_a_part_of_the_suite_on_vulkan(vulkan: Device) -> None:
     outcomes = run_cases(_chosen(), "vulkan", 2)
-    expected = report.read_expected(report.EXPECTED_FILE)
-    unexpected = report.judge(outcomes, expected)
+    unexpected = report.judge(outcomes, report.read_expected(report.EXPECTED_FILE))
     assert [o for o in outcomes if o.key in unexpected and not o.passes] == []
     assert sum(o.passes for o in outcomes) >= len(ON_DEVICES) - 1
 
@@ -256,15 +253,10 @@ def test_lowering_only() -> None:
 
 
 def test_a_case_is_saved_and_replayed(tmp_path: Path) -> None:
-    case = programs_cases([PROGRAMS["qcast/i8-special"]])[0]
-    command = save_case(case, tmp_path)
+    command = save_case(programs_cases([PROGRAMS["qcast/i8-special"]])[0], tmp_path)
     words = command.split()
     assert words[:2] == ["subquant", "exec"]
-    result = succeed(*words[1:])
-    assert "1 of 1 results are as expected" in result.output
-
-
-# -- the command ----------------------------------------------------------------------------------
+    assert "1 of 1 results are as expected" in succeed(*words[1:]).output
 
 
 def test_a_program_shows_its_types() -> None:

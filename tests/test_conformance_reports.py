@@ -20,8 +20,6 @@ from subquant.conformance.report import Report
 from subquant.conformance.report_files import read_report, to_json, to_junit
 from subquant.errors import InputError
 
-# -- putting together -----------------------------------------------------------------------------
-
 
 def part_of(**changes: Any) -> Report:
     """The second part of a run that differs from `RUN`."""
@@ -48,12 +46,10 @@ def test_devices_are_put_side_by_side() -> None:
 
 
 def test_a_part_that_is_missing_is_named_and_fails() -> None:
-    passing = replace(make([0, 2], "1/3"), unexpected=frozenset())
-    merged = merge_reports([("1.json", passing)])
+    merged = merge_reports([("1.json", replace(make([0, 2], "1/3"), unexpected=frozenset()))])
     assert merged.missing == ("shard 2/3 on llvm-cpu", "shard 3/3 on llvm-cpu")
     assert (merged.failures, merged.exit_status) == ((), 1)
-    root = ElementTree.fromstring(to_junit(merged))
-    suite = root.findall("testsuite")[1]
+    suite = ElementTree.fromstring(to_junit(merged)).findall("testsuite")[1]
     assert (suite.get("name"), suite.get("failures")) == ("shards", "2")
     lost = merge_reports([("1.json", replace(make([0, 1, 3]), unexpected=frozenset()))])
     assert lost.missing == ("1 of 4 results",)
@@ -98,9 +94,6 @@ def test_reports_that_do_not_belong_together(
     result = call("report", "merge", "a.json", "b.json", "--json", "c.json")
     assert (result.exit_code, result.output) == (1, f"error: {message}\n")
     assert not Path("c.json").exists()
-
-
-# -- files ----------------------------------------------------------------------------------------
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

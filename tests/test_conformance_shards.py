@@ -52,8 +52,7 @@ def test_the_parts_cost_the_same(count: int, devices: tuple[str, ...]) -> None:
 def test_numbers_are_those_of_the_results_in_order() -> None:
     plan = plan_run(CASES, ("interpreter", "llvm-cpu"), None)
     assert list(plan.numbers.values()) == list(range(len(plan.numbers)))
-    first = next(name for device, name in plan.numbers if device == "llvm-cpu")
-    assert first == CASES[0].name
+    assert next(name for device, name in plan.numbers if device == "llvm-cpu") == CASES[0].name
     assert ("interpreter", "suite/send/i8") not in plan.numbers  # it runs nowhere
 
 

@@ -143,8 +143,7 @@ def test_bytes_that_are_joined_where_they_are_computed(
     device: Device, device_name: str, name: str
 ) -> None:
     x = bytes_of(JOINS[name].program.shape)
-    actual = JOINED.function(name, device)(x)
-    np.testing.assert_array_equal(actual, JOINS[name].expected(x))
+    np.testing.assert_array_equal(JOINED.function(name, device)(x), JOINS[name].expected(x))
 
 
 MOVES = {

@@ -274,8 +274,6 @@ def test_programs(device: Device, device_name: str, name: str) -> None:
     np.testing.assert_allclose(run(text, device, *arguments), expected(*arguments), rtol=rtol)
 
 
-# -- sums of rows that several read ---------------------------------------------------------------
-
 QUANTIZED_ROWS = """
 func.func @main(%x: tensor<ROWSxCOLUMNSxf32>) -> (tensor<ROWSxCOLUMNSxi8>, tensor<ROWSxf32>) {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>

@@ -1,4 +1,4 @@
-"""Connections to a Dask scheduler: addresses, and what is missing."""
+"""Connections to a Dask scheduler: addresses, silent hosts, and a missing package."""
 
 from __future__ import annotations
 

@@ -202,9 +202,6 @@ def executable(request: pytest.FixtureRequest) -> Executable:
     return compile_for(MODULE, request.getfixturevalue(request.param))
 
 
-# -- control flow ---------------------------------------------------------------------------------
-
-
 def stepped(stored: np.ndarray, times: int) -> np.ndarray:
     for _ in range(times):
         real = dequantize(stored, PER_TENSOR_PARAMETERS) + np.float32(1.25)
@@ -252,25 +249,17 @@ def test_while_on_quantized_values(executable: Executable) -> None:
     np.testing.assert_array_equal(executable["while"](SECOND, 7.0), stepped(SECOND, times))
 
 
-# -- scalars and loop bodies ----------------------------------------------------------------------
-
-
 def test_quantized_scalars(executable: Executable) -> None:
     for real in (0.0, 0.125, -0.125, 1e9, -1e9, float("nan"), float("inf")):
-        expected = quantize(np.float32(real), PER_TENSOR_PARAMETERS)
-        assert executable.scalar(real) == expected, real
+        assert executable.scalar(real) == quantize(np.float32(real), PER_TENSOR_PARAMETERS), real
     for stored in (-128, 0, 127):
         assert executable.scalar_back(stored) == np.float32((stored - 3) * 0.25)
 
 
 def test_casts_of_scalars_in_a_loop_body(executable: Executable) -> None:
     stored = integers((3, 5))
-    real = dequantize(stored, PER_TENSOR_PARAMETERS)
-    expected = quantize(real, OTHER_PARAMETERS)
+    expected = quantize(dequantize(stored, PER_TENSOR_PARAMETERS), OTHER_PARAMETERS)
     np.testing.assert_array_equal(executable.requantize_in_body(stored), expected, strict=True)
-
-
-# -- data movement --------------------------------------------------------------------------------
 
 
 def test_slices_of_quantized_tensors(executable: Executable) -> None:
@@ -294,9 +283,6 @@ def test_a_dynamic_slice_is_dequantized(executable: Executable) -> None:
     for count in (1, 5, 8):
         expected = dequantize(tensor[1 : 1 + count], PER_TENSOR_PARAMETERS)
         assert same_bits(executable.moved_then_dequantized(tensor, count), expected)
-
-
-# -- contractions ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("m", "k", "n"), DOTS)
@@ -323,11 +309,7 @@ def test_a_dequantized_contraction(executable: Executable, m: int, k: int, n: in
     left = dequantize(stored, PER_TENSOR_PARAMETERS).astype(np.float64)
     exact = left @ right.astype(np.float64)
     bound = (k + 1) * 2.0**-24 * (np.abs(left) @ np.abs(right).astype(np.float64))
-    got = executable[f"real_{m}_{k}_{n}"](stored, right)
-    assert (np.abs(got - exact) <= bound).all()
-
-
-# -- refusals -------------------------------------------------------------------------------------
+    assert (np.abs(executable[f"real_{m}_{k}_{n}"](stored, right) - exact) <= bound).all()
 
 
 def test_an_operation_that_computes_with_quantized_values_is_refused() -> None:

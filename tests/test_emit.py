@@ -36,9 +36,6 @@ def test_tensors(name: str, on_tensors: dict[str, np.ndarray]) -> None:
     CASES[name].check(on_tensors[name])
 
 
-# -- bodies of loops ------------------------------------------------------------------------------
-
-
 def loop(cases: list[Case], values: Sequence[Any]) -> list[Any]:
     """A loop nest over all elements, with the formulas in its body."""
     shape = [int(n) for n in values[0].type.shape]
@@ -177,8 +174,6 @@ def test_scalars(name: str, compiled: Executable) -> None:
     number = next(i for i, names in enumerate(LOOPS) if name in names)
     CASES[name].check(results_of_loop(number, compiled)[LOOPS[number].index(name)])
 
-
-# -- numbers that differ, dynamic shapes ----------------------------------------------------------
 
 ROWS = np.arange(-12, 12, dtype=np.int32).reshape(4, 6)
 BY_COLUMN = np.array([[1, 2, 3, 4, 5, 6]])

@@ -192,8 +192,7 @@ def test_like() -> None:
                   : (tensor<2x3xi32>, tensor<i32>) -> tensor<2xi32>
               return %0 : tensor<2xi32>
             }""")
-        body = module.body.operations[0].regions[0].blocks[0]
-        old = body.operations[0].operation
+        old = module.body.operations[0].regions[0].blocks[0].operations[0].operation
         with ir.InsertionPoint(old):
             three = tensor_type([3], mlir_type(I32))
             new = operation.like(
