@@ -34,6 +34,7 @@ The modules of ``scripts/huggingface_folders`` write the folders, one module for
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -44,9 +45,9 @@ import transformers
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from huggingface_folders import architectures  # noqa: E402
+from huggingface_folders import architectures, compressed  # noqa: E402
 
-FAMILIES = (architectures,)
+FAMILIES = (architectures, compressed)
 """Modules with a table ``FOLDERS``: the function that writes the folder of each name."""
 
 
@@ -58,6 +59,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
+    os.environ["TQDM_DISABLE"] = "1"
     writers: dict[str, Callable[[Path], None]] = {}
     for family in FAMILIES:
         writers.update(family.FOLDERS)

@@ -103,6 +103,22 @@ def float32_model(config: PretrainedConfig, state: Mapping[str, torch.Tensor]) -
     return model
 
 
+def check_loads(folder: Path, reference: PreTrainedModel) -> None:
+    """Check that transformers reads a folder, and computes about the same in bf16.
+
+    Raises:
+        RuntimeError: a logit differs by more than 5 % of the largest one.
+    """
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16, attn_implementation="eager"
+    ).eval()
+    tokens = tokens_of(reference.config)
+    logits = forward(reference, tokens)
+    error = float((forward(model, tokens) - logits).abs().max() / logits.abs().max())
+    if not error < 0.05:
+        raise RuntimeError(f"{folder}: logits of transformers in bf16 differ by {error:.3f}")
+
+
 def write_expected(
     folder: Path,
     model: PreTrainedModel,

@@ -185,18 +185,18 @@ def write_byte_level(folder: Path) -> None:
     )
     tokenizer.train_from_iterator([_PARAGRAPH], trainer)
     tokenizer.decoder = decoders.ByteLevel()
-    begin = _LLAMA_SPECIAL[0]
+    bos = _LLAMA_SPECIAL[0]
     template = processors.TemplateProcessing(
-        single=f"{begin} $A",
-        pair=f"{begin} $A {begin}:1 $B:1",
-        special_tokens=[(begin, tokenizer.token_to_id(begin))],
+        single=f"{bos} $A",
+        pair=f"{bos} $A {bos}:1 $B:1",
+        special_tokens=[(bos, tokenizer.token_to_id(bos))],
     )
     tokenizer.post_processor = processors.Sequence(
         [processors.ByteLevel(trim_offsets=False), template]
     )
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        bos_token=begin,
+        bos_token=bos,
         eos_token="<|end|>",
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
