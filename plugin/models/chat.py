@@ -26,7 +26,7 @@ from ..errors import InputError, UnsupportedError, printable, quoted
 from ..isolation.child import ReportStep
 from ..isolation.client import ChildEnded, call
 from ..isolation.limits import Limits, time_limit
-from .tokenizer import Tokenizer, check_text
+from .tokenizer import AnyTokenizer, check_text
 
 if TYPE_CHECKING:
     from jinja2.nodes import Node
@@ -41,7 +41,7 @@ _MEMORY_GIB = 1.0
 """GiB of memory of the child that renders a template; one that takes more is refused."""
 _LONGEST = 1 << 22
 """Characters of a rendered text, at most; a longer one is refused."""
-_LONGEST_TEMPLATE = 1 << 20
+LONGEST_TEMPLATE = 1 << 20
 """Characters of a template, at most; a longer one is refused."""
 
 _GEMMA = """\
@@ -77,7 +77,7 @@ class ChatTemplate:
         InputError: the template is no text, or too long.
     """
 
-    def __init__(self, properties: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+    def __init__(self, properties: Mapping[str, Any], tokenizer: AnyTokenizer) -> None:
         architecture = str(properties.get("general.architecture", ""))
         template = properties.get("tokenizer.chat_template", _BY_ARCHITECTURE.get(architecture))
         if template is None:
@@ -86,10 +86,10 @@ class ChatTemplate:
                 f"architecture {quoted(architecture)} has no format that is known without; give "
                 "it plain text"
             )
-        if not isinstance(template, str) or len(template) > _LONGEST_TEMPLATE:
+        if not isinstance(template, str) or len(template) > LONGEST_TEMPLATE:
             raise InputError(
                 f"'tokenizer.chat_template' is expected to be a text of at most "
-                f"{_LONGEST_TEMPLATE:,} characters"
+                f"{LONGEST_TEMPLATE:,} characters"
             )
         self._template = template
         self._tokenizer = tokenizer

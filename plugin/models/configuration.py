@@ -42,8 +42,13 @@ class Configuration:
         logit_softcap: logits become ``c tanh(x / c)`` with this ``c``; 0 for no cap.
         qk_norms, post_norms: True if there are norms of queries and keys, and after attention and
             feed-forward.
+        biases: the linear layers of a block that have a bias.
         optional_tensors: the names of biases and scales of linear layers that the file has.
         tied: True if the embedding table is the output weight, too.
+        fused: True if one layer projects to queries, keys and values (``attn_qkv``), and one to
+            gate and up (``ffn_gate_up``).
+        norm_offset: added to the weights of norms.
+        unrotated_blocks: the numbers of blocks without rotary embeddings.
     """
 
     architecture: str
@@ -66,8 +71,12 @@ class Configuration:
     logit_softcap: float
     qk_norms: bool
     post_norms: bool
+    biases: tuple[str, ...]
     optional_tensors: frozenset[str]
     tied: bool
+    fused: bool = False
+    norm_offset: float = 0.0
+    unrotated_blocks: frozenset[int] = frozenset()
 
     @classmethod
     def of(
@@ -169,6 +178,7 @@ class Configuration:
             logit_softcap=values.optional_number("final_logit_softcapping", 0.0),
             qk_norms=kind.qk_norms,
             post_norms=kind.post_norms,
+            biases=kind.biases,
             optional_tensors=frozenset(_optional_names(kind, blocks) & tensors.keys()),
             tied="output.weight" not in tensors,
         )
@@ -214,10 +224,17 @@ def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]
         "ffn_up": (c.hidden, c.width),
         "ffn_down": (c.width, c.hidden),
     }
+    if c.fused:
+        linear = {
+            "attn_qkv": (queries + 2 * keys, c.width),
+            "attn_output": linear["attn_output"],
+            "ffn_gate_up": (2 * c.hidden, c.width),
+            "ffn_down": linear["ffn_down"],
+        }
     block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (c.width,)}
     block |= {"ffn_norm.weight": (c.width,)}
     block |= {f"{layer}.weight": shape for layer, shape in linear.items()}
-    block |= {f"{layer}.bias": linear[layer][:1] for layer in TABLE[c.architecture].biases}
+    block |= {f"{layer}.bias": linear[layer][:1] for layer in c.biases}
     if c.qk_norms:
         block |= {"attn_q_norm.weight": (c.size,), "attn_k_norm.weight": (c.size,)}
     if c.post_norms:

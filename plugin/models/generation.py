@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from ..errors import UsageError
 from ..numerics.element_types import Array
 from .sampling import Sampler, Sampling
-from .tokenizer import Tokenizer
+from .tokenizer import AnyTokenizer
 
 if TYPE_CHECKING:
     from .session import Session  # with IREE, which texts do without
@@ -63,7 +63,7 @@ class Generation(Iterator[str]):
     def __init__(
         self,
         session: Session,
-        tokenizer: Tokenizer,
+        tokenizer: AnyTokenizer,
         tokens: Sequence[int],
         *,
         sampling: Sampling | None = None,

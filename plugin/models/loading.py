@@ -24,14 +24,14 @@ from ..errors import InputError, Place, SubquantError, UsageError
 from ..isolation.client import ChildEnded, call
 from ..numerics.element_types import Array
 from ..runtime import Device, Executable
-from ..weights.sources import open_weights
 from .chat import ChatTemplate, Message
 from .configuration import Configuration
 from .generation import Generation
 from .interface import MOST_CONTEXT, SCOPE, Shape
 from .sampling import Sampling
 from .session import Session
-from .tokenizer import Tokenizer
+from .source import ModelSource, open_model
+from .tokenizer import AnyTokenizer
 
 __all__ = ["DEFAULT_CONTEXT", "Model", "Progress", "default_cache", "emit", "load"]
 
@@ -45,16 +45,10 @@ DEFAULT_CONTEXT = 2048
 class Model:
     """A model that `load` made, with the properties of its file by GGUF's keys."""
 
-    def __init__(
-        self,
-        configuration: Configuration,
-        properties: dict[str, Any],
-        shape: Shape,
-        location: Place | None = None,
-    ) -> None:
-        self.configuration = configuration
-        self._place = location
-        self.properties = dict(properties)
+    def __init__(self, source: ModelSource, shape: Shape) -> None:
+        self.configuration = source.configuration
+        self._source = source
+        self._place = Place(os.fspath(source.path))
         self._shape = shape
         self._executable: Executable | None = None  # until `load` returns
         self._archive: PinnedBlob | None = None
@@ -64,22 +58,24 @@ class Model:
         """The maximum number of tokens of a session."""
         return self._shape.context
 
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties of the file, by GGUF's keys; ``hparams`` is a ``config.json``."""
+        return self._source.properties
+
     @functools.cached_property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> AnyTokenizer:
         """The tokenizer; errors as its class. It drops the vocabulary in `properties`."""
         try:
-            tokenizer = Tokenizer.from_properties(self.properties)
+            return self._source.tokenizer()
         except SubquantError as error:
             raise error.located(self._place) from None
-        for name in ("tokens", "scores", "token_type", "merges"):  # to save memory
-            self.properties.pop(f"tokenizer.ggml.{name}", None)
-        return tokenizer
 
     @functools.cached_property
     def chat(self) -> ChatTemplate:
         """The chat template of the model; errors as `ChatTemplate`."""
         try:
-            return ChatTemplate(self.properties, self.tokenizer)
+            return self._source.chat(self.tokenizer)
         except SubquantError as error:
             raise error.located(self._place) from None
 
@@ -149,7 +145,8 @@ def load(
     """Load a model, and compile it at the first time.
 
     Args:
-        path: a ``.gguf`` file, or an archive that ``subquant import`` made of one.
+        path: a ``.gguf`` file, an archive that ``subquant import`` made of one, or a checkpoint
+            of Hugging Face: its folder, with ``config.json``, safetensors and ``tokenizer.json``.
         context: the maximum number of tokens of a session; by default the model's, at most
             `DEFAULT_CONTEXT`.
         activations: the type of activations in blockwise GEMMs; ``int8`` is the fastest.
@@ -165,11 +162,9 @@ def load(
     notify = progress or (lambda step: None)
     where = Device.of(device, threads)
     folder = Path(cache) if cache is not None else default_cache()
-    source = open_weights(path)
-    location = Place(os.fspath(path))
-    configuration = Configuration.of(source.properties, source.theta.flatten(), location)
-    shape = _shape(configuration, context)
-    model = Model(configuration, source.properties, shape, location)
+    source = open_model(path)
+    shape = _shape(source.configuration, context)
+    model = Model(source, shape)
     if check is not None:
         check(model)
     options = CompileOptions(
@@ -247,15 +242,13 @@ def emit(
     Raises:
         SubquantError: as `load`.
     """
-    source = open_weights(path)
-    tensors = source.theta.flatten()
-    configuration = Configuration.of(source.properties, tensors, Place(os.fspath(path)))
-    shape = _shape(configuration, context)
+    source = open_model(path)
+    shape = _shape(source.configuration, context)
     notify = progress or (lambda step: None)
     from .module import write_module
 
-    text = str(write_module(configuration, tensors, shape))
-    source.save(
+    text = str(write_module(source.configuration, source.tensors, shape))
+    source.dataset.save(
         archive,
         on_tensor=lambda number, count, tensor: notify(
             f"import {number + 1} of {count}: {tensor.name}"

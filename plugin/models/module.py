@@ -47,7 +47,6 @@ from ..emit.operation import create, index_type, mlir_type, splat, tensor_type, 
 from ..emit.parameters import named_parameter
 from ..emit.trace import traced
 from ..emit.vectors import quotient
-from ..errors import Place
 from ..isolation.child import ReportStep
 from ..layouts import (
     GgmlTensor,
@@ -57,10 +56,10 @@ from ..layouts import (
     QuantizedTensor,
 )
 from ..numerics.element_types import AnyArray, ElementType
-from ..weights.sources import open_weights
 from ..weights.theta import Theta
 from .configuration import Configuration, expected_tensors
 from .interface import SCOPE, Cache, Shape
+from .source import open_model
 from .transformer import embed, logits, run_blocks
 
 
@@ -90,11 +89,9 @@ def program(
     The process that runs the model does without MLIR, which takes 60 MB and gives none back.
     """
     steps("write the program")
-    source = open_weights(arguments["path"], lists=False)
-    tensors = source.theta.flatten()
-    configuration = Configuration.of(source.properties, tensors, Place(arguments["path"]))
+    source = open_model(arguments["path"], lists=False)
     shape = Shape.of_context(arguments["context"])
-    return None, [bytecode_of(write_module(configuration, tensors, shape))]
+    return None, [bytecode_of(write_module(source.configuration, source.tensors, shape))]
 
 
 class _Functions:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import ExecutionError, InputError, UsageError
-from .tokenizer import Tokenizer
+from .tokenizer import AnyTokenizer
 
 if TYPE_CHECKING:
     from .session import Session  # with IREE
@@ -60,7 +60,7 @@ class Perplexity:
 
 def measure_perplexity(
     session: Session,
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     text: str,
     *,
     chunk: int | None = None,

@@ -30,6 +30,24 @@ class Yarn:
 
 
 @dataclass(frozen=True)
+class Llama3Scaling:
+    """Scaling of Llama 3.1: a pair whose wavelength is short keeps its frequency.
+
+    Of ``turns = context * frequency / (2 pi)``, more than `high` keep the frequency, fewer than
+    `low` divide it by the factor, and those between are mixed in proportion.
+
+    Source: transformers, ``modeling_rope_utils._compute_llama3_parameters``.
+
+    Attributes:
+        context: the tokens that the model was trained for before its context was extended.
+    """
+
+    context: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Rotation:
     """Rotary embeddings: pair ``i`` of ``n`` is turned by ``position * scale * base**(-i / n)``.
 
@@ -39,6 +57,8 @@ class Rotation:
         pairs: the elements of a pair, by the architecture.
         has_factors: each frequency is divided by an element of ``rope_freqs.weight``.
         yarn: scaling by YaRN, which applies the scale to slow pairs alone; None for all.
+        llama3: scaling of Llama 3.1, which applies the scale to slow pairs alone; None for all.
+        attention_factor: the factor of turned elements; None for that of YaRN, or 1.
     """
 
     base: float
@@ -47,16 +67,25 @@ class Rotation:
     pairs: Pairs
     has_factors: bool = False
     yarn: Yarn | None = None
+    llama3: Llama3Scaling | None = None
+    attention_factor: float | None = None
 
     @property
     def magnitude(self) -> float:
         """The factor of turned elements, ``1 + log(1 / scale) / 10`` with YaRN."""
+        if self.attention_factor is not None:
+            return self.attention_factor
         return 1.0 if self.yarn is None else 1.0 + 0.1 * max(0.0, -math.log(self.scale))
 
     def frequencies(self) -> Array:
         """Return the angle of each pair at the position 1, float64 ``[size / 2]``."""
         numbers = np.arange(self.size // 2, dtype=np.float64)
         frequencies: Array = self.base ** -(numbers / (self.size // 2))
+        if self.llama3 is not None:
+            turns = self.llama3.context * frequencies / (2 * math.pi)
+            low, high = self.llama3.low, self.llama3.high
+            kept = np.clip((turns - low) / (high - low), 0, 1)
+            return frequencies * (kept + self.scale * (1 - kept))
         if self.yarn is None:
             return self.scale * frequencies
         low = max(math.floor(self._pair_with(self.yarn.fast)), 0)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -43,6 +43,40 @@ def check_text(text: str) -> None:
         raise InputError(
             f"the text is not Unicode: character {error.start} is half of one (U+{half:04X}){byte}"
         ) from None
+
+
+class AnyStream(Protocol):
+    """Incremental decoder of tokens: see `TextStream`."""
+
+    def put(self, token: int) -> str:
+        """Append a token, and return the text that it completes, which may be empty."""
+
+    def end(self) -> str:
+        """Return the rest."""
+
+
+class AnyTokenizer(Protocol):
+    """The tokenizer of any kind of model: see `Tokenizer`."""
+
+    size: int
+    start_token: int | None
+    adds_start: bool
+    end_tokens: frozenset[int]
+
+    def encode(self, text: str, *, start: bool = True, special: bool = True) -> list[int]:
+        """Return the tokens of a text."""
+
+    def decode(self, tokens: Iterable[int], *, special: bool = False) -> str:
+        """Return the text of tokens."""
+
+    def name_of(self, token: int | None) -> str:
+        """Return the name of a control token; nothing for another, or for none."""
+
+    def rest(self) -> None:
+        """Release the memory that only `encode` needs."""
+
+    def stream(self) -> AnyStream:
+        """Return an incremental decoder."""
 
 
 class Tokenizer:

@@ -26,9 +26,9 @@ import numpy as np
 from ..numerics.array_functions import put_slice
 from ..numerics.attention import attend
 from ..numerics.element_types import AnyArray
-from ..ops.layers import Embedding, RmsNorm
+from ..ops.layers import Embedding
 from ..ops.linear import linear
-from ..ops.others import add, multiply, silu
+from ..ops.others import add, multiply, rms_norm, silu
 from .configuration import Configuration
 from .interface import Cache
 from .rotary_embedding import Rotation
@@ -52,12 +52,20 @@ def embed(configuration: Configuration, weights: Weights, tokens: AnyArray) -> A
 
 def logits(configuration: Configuration, weights: Weights, x: AnyArray) -> AnyArray:
     """Return the logits ``[T, vocabulary]`` of the last block's results."""
-    normed = RmsNorm(weights("output_norm"), configuration.epsilon)(x)
+    normed = normalize(configuration, weights("output_norm"), x)
     result = project(weights("token_embd" if configuration.tied else "output"), normed)
     if not configuration.logit_softcap:
         return result
     softcap = np.float32(configuration.logit_softcap)
     return np.tanh(result / softcap) * softcap
+
+
+def normalize(configuration: Configuration, theta: Any, x: AnyArray) -> AnyArray:
+    """Return the RMS norm of the last axis, times the weight plus `norm_offset`."""
+    weight = theta.tensor("weight")
+    if configuration.norm_offset:
+        weight = weight.array.astype(np.float32) + np.float32(configuration.norm_offset)
+    return rms_norm(x, weight, epsilon=configuration.epsilon)
 
 
 def project(theta: Any, x: AnyArray) -> AnyArray:
@@ -96,7 +104,8 @@ def run_blocks(
     written = []
     for number, cache in enumerate(caches):
         has_window = configuration.has_window(number)
-        block = _Block(configuration, weights(f"blk.{number}"), has_window)
+        is_rotated = number not in configuration.unrotated_blocks
+        block = _Block(configuration, weights(f"blk.{number}"), has_window, is_rotated)
         x, cache = block(x, position, window_tables if has_window else tables, cache)
         written.append(cache)
     return x, written
@@ -105,9 +114,12 @@ def run_blocks(
 class _Block:
     """Transformer block, which attends to all tokens or to a window of them."""
 
-    def __init__(self, configuration: Configuration, theta: Any, has_window: bool) -> None:
+    def __init__(
+        self, configuration: Configuration, theta: Any, has_window: bool, is_rotated: bool
+    ) -> None:
         self.configuration = configuration
         self.theta = theta
+        self.is_rotated = is_rotated
         self.window = configuration.window if has_window else 0
 
     def __call__(
@@ -120,7 +132,7 @@ class _Block:
         return x, cache
 
     def _norm(self, name: str, x: AnyArray) -> AnyArray:
-        return RmsNorm(self.theta(name), self.configuration.epsilon)(x)
+        return normalize(self.configuration, self.theta(name), x)
 
     def _post_norm(self, name: str, x: AnyArray) -> AnyArray:
         return self._norm(name, x) if self.configuration.post_norms else x
@@ -129,20 +141,31 @@ class _Block:
         return project(self.theta(name), x)
 
     def _feed_forward(self, x: AnyArray) -> AnyArray:
-        gate = self._linear("ffn_gate", x)
-        gate = gelu(gate) if self.configuration.activation == "gelu" else silu(gate)
-        return self._linear("ffn_down", gate * self._linear("ffn_up", x))
+        c = self.configuration
+        if c.fused:
+            both = self._linear("ffn_gate_up", x)
+            gate, up = both[:, : c.hidden], both[:, c.hidden :]
+        else:
+            gate, up = self._linear("ffn_gate", x), self._linear("ffn_up", x)
+        gate = gelu(gate) if c.activation == "gelu" else silu(gate)
+        return self._linear("ffn_down", gate * up)
 
     def _attention(
         self, x: AnyArray, position: AnyArray, tables: RotaryTables, cache: Cache
     ) -> tuple[AnyArray, Cache]:
         c, count = self.configuration, x.shape[0]
-        queries = self._linear("attn_q", x).reshape((count, c.heads, c.size))
-        keys = self._linear("attn_k", x).reshape((count, c.kv_heads, c.size))
-        values = self._linear("attn_v", x).reshape((count, c.kv_heads, c.size))
+        if c.fused:
+            first, second = c.heads * c.size, (c.heads + c.kv_heads) * c.size
+            fused = self._linear("attn_qkv", x)
+            queries, keys, values = fused[:, :first], fused[:, first:second], fused[:, second:]
+        else:
+            queries, keys, values = (self._linear(f"attn_{name}", x) for name in "qkv")
+        queries = queries.reshape((count, c.heads, c.size))
+        keys, values = (each.reshape((count, c.kv_heads, c.size)) for each in (keys, values))
         if c.qk_norms:
             queries, keys = self._norm("attn_q_norm", queries), self._norm("attn_k_norm", keys)
-        queries, keys = (rotate(each, tables, c.rotation) for each in (queries, keys))
+        if self.is_rotated:
+            queries, keys = (rotate(each, tables, c.rotation) for each in (queries, keys))
         cache = Cache(
             _written(cache.keys, keys, position), _written(cache.values, values, position)
         )
@@ -179,9 +202,9 @@ def rotary_tables(
     fractions = positions[:, None] * steps[None]
     angles = fractions.astype(np.float32) * np.float32(2 * np.pi / 2**32)
     cosine, sine = np.cos(angles), np.sin(angles)
-    if rotation.yarn is None:
-        return RotaryTables(cosine, sine)
     magnitude = np.float32(rotation.magnitude)
+    if magnitude == 1:
+        return RotaryTables(cosine, sine)
     return RotaryTables(cosine * magnitude, sine * magnitude)
 
 

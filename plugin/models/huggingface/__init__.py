@@ -1,0 +1,1 @@
+"""Language models from checkpoints of Hugging Face: configuration, tensor names, tokenizer."""

@@ -1,0 +1,129 @@
+"""Architectures of Hugging Face's checkpoints, by ``model_type``, and the keys that change nothing.
+
+Defaults are those of transformers' configuration classes, which leave out of ``config.json`` what
+is a default.
+
+Source: transformers 5.24, ``configuration_*.py`` and ``modeling_*.py`` of each model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...core.read_record import Irrelevant
+
+QKV = ("attn_q", "attn_k", "attn_v")
+FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
+
+
+@dataclass(frozen=True)
+class CheckpointArchitecture:
+    """The differences of an architecture from Llama.
+
+    Attributes:
+        biases: linear layers that have a bias in all checkpoints.
+        qk_norms: queries and keys are normalized, each head for itself.
+        has_post_norms: the results of attention and feed-forward are normalized before they are
+            added.
+        norm_offset: added to the weights of norms.
+        scales_embedding: embeddings are multiplied by the root of their length.
+        fused: one layer projects to queries, keys and values, and one to gate and up.
+        kv_heads: the default of ``num_key_value_heads``; None for ``num_attention_heads``.
+        head_size: the default of ``head_dim``; None for the width divided by the heads.
+        epsilon: the default of ``rms_norm_eps``.
+        rope_base: the default of ``rope_theta``.
+        window: the default of ``sliding_window``.
+        needs_window_flag: there is a window only if ``use_sliding_window`` says so.
+        pattern: every such block attends to all tokens where there is a window; 0 if none does.
+        is_tied: the default of ``tie_word_embeddings``.
+        unrotated_interval: every such block has no rotary embeddings; 0 if all have.
+    """
+
+    biases: tuple[str, ...] = ()
+    qk_norms: bool = False
+    has_post_norms: bool = False
+    norm_offset: float = 0.0
+    scales_embedding: bool = False
+    fused: bool = False
+    kv_heads: int | None = None
+    head_size: int | None = None
+    epsilon: float = 1e-6
+    rope_base: float = 10_000.0
+    window: int | None = None
+    needs_window_flag: bool = False
+    pattern: int = 0
+    is_tied: bool = False
+    unrotated_interval: int = 0
+
+
+TABLE = {
+    "llama": CheckpointArchitecture(),
+    "mistral": CheckpointArchitecture(kv_heads=8, window=4096),
+    "qwen2": CheckpointArchitecture(biases=QKV, kv_heads=32, window=4096, needs_window_flag=True),
+    "qwen3": CheckpointArchitecture(
+        qk_norms=True, kv_heads=32, head_size=128, window=4096, needs_window_flag=True
+    ),
+    "gemma3_text": CheckpointArchitecture(
+        qk_norms=True,
+        has_post_norms=True,
+        norm_offset=1.0,
+        scales_embedding=True,
+        kv_heads=4,
+        head_size=256,
+        rope_base=1_000_000.0,
+        window=4096,
+        pattern=6,
+        is_tied=True,
+    ),
+    "phi3": CheckpointArchitecture(fused=True, epsilon=1e-5),
+    "smollm3": CheckpointArchitecture(
+        kv_heads=4,
+        rope_base=2_000_000.0,
+        needs_window_flag=True,
+        is_tied=True,
+        unrotated_interval=4,
+    ),
+}
+"""The architectures by ``model_type``."""
+
+WINDOW_ROPE_BASE = 10_000.0
+"""The default of Gemma 3's ``rope_local_base_freq``."""
+
+_DROPOUT = "drops elements in training"
+_RUNNING = "says how another program runs the model"
+_LOSS = "belongs to the loss of training"
+
+IRRELEVANT_KEYS = [
+    Irrelevant("architectures", "names the Python class of 'model_type'"),
+    Irrelevant("auto_map", "names Python code that transformers has for this 'model_type'"),
+    Irrelevant("transformers_version", "names the version that wrote the file"),
+    Irrelevant("_name_or_path", "names the model"),
+    Irrelevant("_attn_implementation*", _RUNNING),
+    Irrelevant("unsloth_*", "names the program that trained the model"),
+    *(
+        Irrelevant(key, "is the type of the tensors, which each tensor has of its own")
+        for key in ("torch_dtype", "dtype")
+    ),
+    *(
+        Irrelevant(key, _RUNNING)
+        for key in ("use_cache", "cache_implementation", "pretraining_tp", "return_dict",
+                    "output_attentions", "output_hidden_states", "output_router_logits",
+                    "chunk_size_feed_forward")
+    ),
+    *(
+        Irrelevant(key, _DROPOUT)
+        for key in ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop")
+    ),
+    Irrelevant("initializer_range", "is the spread of weights before training"),
+    Irrelevant("router_aux_loss_coef", _LOSS),
+    *(
+        Irrelevant(f"{name}_token_id", "is a token, which the tokenizer reads")
+        for name in ("bos", "eos", "pad")
+    ),
+    Irrelevant("is_encoder_decoder", "is what is computed", (False,)),
+    Irrelevant("problem_type", "is for other tasks than text", (None,)),
+    Irrelevant("attn_logit_softcapping", "caps nothing", (None,)),
+    Irrelevant("use_bidirectional_attention", "is what is computed", (None, False)),
+    Irrelevant("quantization_config", "says how weights are packed, and the reader unpacks them"),
+]  # fmt: skip
+"""Keys of ``config.json`` that cannot change logits."""

@@ -1,0 +1,220 @@
+"""The configuration of a language model, as the ``config.json`` of a checkpoint says.
+
+Each key is read, or is known to change nothing, or refuses the checkpoint by its name.
+
+Sources: transformers 5.24, ``configuration_*.py``, ``modeling_*.py``, ``modeling_rope_utils.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ...core.read_record import ReadRecord
+from ...core.strict_json import Json, shown
+from ...errors import InputError, Place, SubquantError, UnsupportedError
+from ...layouts import InferenceTensor
+from ..architectures import Activation
+from ..configuration import Configuration, check_tensors
+from ..rotary_embedding import Rotation
+from .architectures import (
+    FEED_FORWARD,
+    IRRELEVANT_KEYS,
+    QKV,
+    TABLE,
+    WINDOW_ROPE_BASE,
+    CheckpointArchitecture,
+)
+from .rope_settings import read_rotation
+from .settings import Settings, optional_list
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_new": "gelu",
+}
+"""Activations by their names in transformers; ``gelu`` alone, by the error function, is none."""
+_FULL, _WINDOW = "full_attention", "sliding_attention"
+_FIRST_WINDOWED_BLOCK = 28
+"""The default of ``max_window_layers``: the blocks from this number on have a window."""
+
+
+def read_configuration(
+    config: Mapping[str, Json],
+    tensors: Mapping[str, InferenceTensor],
+    location: Place | None = None,
+) -> Configuration:
+    """Read a ``config.json``.
+
+    Args:
+        config: the object.
+        tensors: the tensors of the checkpoint by the names of
+            `subquant.models.configuration.expected_tensors`.
+
+    Raises:
+        UnsupportedError: the architecture is none of `TABLE`, or a key or a tensor is not read.
+        InputError: a key is missing or makes no sense, or a tensor is missing or has another shape.
+    """
+    try:
+        name = config.get("model_type")
+        if name not in TABLE:
+            raise UnsupportedError(
+                f"the model is of the 'model_type' {shown(name)}, expected one of: "
+                f"{', '.join(TABLE)}"
+            )
+        record = ReadRecord(None)
+        settings = Settings(record.track("key", config, IRRELEVANT_KEYS))
+        tracked = record.track("tensor", tensors)
+        settings.text("model_type")
+        configuration = _Reader(str(name), TABLE[str(name)], settings).read(tracked)
+        check_tensors(configuration, tracked)
+        record.finish("use a model without, or a tool that knows it")
+    except SubquantError as error:
+        raise error.located(location) from None
+    return configuration
+
+
+class _Reader:
+    """Reader of the keys of one architecture."""
+
+    def __init__(self, name: str, kind: CheckpointArchitecture, settings: Settings) -> None:
+        self._name, self._kind, self._settings = name, kind, settings
+
+    def read(self, tensors: Mapping[str, InferenceTensor]) -> Configuration:
+        """Read all keys."""
+        kind, settings = self._kind, self._settings
+        width, heads = settings.count("hidden_size"), settings.count("num_attention_heads")
+        kv_heads = settings.count("num_key_value_heads", kind.kv_heads or heads)
+        if heads % kv_heads:
+            raise settings.error("num_key_value_heads", f"a divisor of the {heads} heads")
+        size = settings.count("head_dim", kind.head_size or width // heads or None)
+        context, blocks = (
+            settings.count("max_position_embeddings"),
+            settings.count("num_hidden_layers"),
+        )
+        if blocks > len(tensors):
+            raise settings.error("num_hidden_layers", f"fewer than the {len(tensors)} tensors")
+        windows = self._windowed_blocks(blocks)
+        window = self._window() if any(windows) else 0
+        rotation = read_rotation(settings, _FULL, kind.rope_base, size, context)
+        window_rotation = rotation
+        if kind.pattern:
+            window_rotation = self._window_rotation(size, context)
+        vocabulary = settings.count("vocab_size")
+        table = tensors.get("token_embd.weight")
+        if table is not None and table.shape[:1] != (vocabulary,):
+            raise settings.error("vocab_size", f"{table.shape[0]}, the rows of embed_tokens")
+        scalar = settings.number("query_pre_attn_scalar", 256) if kind.pattern else float(size)
+        softcap = settings.get("final_logit_softcapping") if kind.pattern else None
+        return Configuration(
+            architecture=self._name,
+            blocks=blocks,
+            width=width,
+            hidden=settings.count("intermediate_size"),
+            vocabulary=vocabulary,
+            heads=heads,
+            kv_heads=kv_heads,
+            size=size,
+            context=context,
+            epsilon=settings.number("rms_norm_eps", kind.epsilon),
+            activation=self._activation(),
+            rotation=rotation,
+            window_rotation=window_rotation,
+            window=window,
+            windowed_blocks=windows,
+            attention_scale=1 / math.sqrt(scalar),
+            embedding_scale=math.sqrt(width) if kind.scales_embedding else 1.0,
+            logit_softcap=0.0 if softcap is None else settings.number("final_logit_softcapping"),
+            qk_norms=kind.qk_norms,
+            post_norms=kind.has_post_norms,
+            biases=self._biases(),
+            optional_tensors=frozenset(),
+            tied=settings.flag("tie_word_embeddings", kind.is_tied),
+            fused=kind.fused,
+            norm_offset=kind.norm_offset,
+            unrotated_blocks=self._unrotated_blocks(blocks),
+        )
+
+    def _activation(self) -> Activation:
+        key = "hidden_activation" if self._kind.pattern else "hidden_act"
+        default = "gelu_pytorch_tanh" if self._kind.pattern else "silu"
+        name = self._settings.text(key, default)
+        if name not in _ACTIVATIONS:
+            raise UnsupportedError(
+                f"'{key}' is {shown(name)}, which is not supported; expected one of: "
+                f"{', '.join(_ACTIVATIONS)}"
+            )
+        if self._kind.pattern and self._settings.get("hidden_act") not in (None, name):
+            raise self._settings.error("hidden_act", f"'{name}', as 'hidden_activation' is")
+        return _ACTIVATIONS[name]
+
+    def _biases(self) -> tuple[str, ...]:
+        biases, fused = self._kind.biases, self._kind.fused
+        if not biases and not fused and self._settings.flag("attention_bias"):
+            biases = (*QKV, "attn_output")
+        if self._name in ("llama", "smollm3") and self._settings.flag("mlp_bias"):
+            biases = (*biases, *FEED_FORWARD)
+        return biases
+
+    # -- windows -----------------------------------------------------------------------------------
+
+    def _windowed_blocks(self, blocks: int) -> tuple[bool, ...]:
+        """Return whether each block attends to a window."""
+        settings, kind = self._settings, self._kind
+        default = kind.window if not settings.has("sliding_window") else None
+        has_window = settings.get("sliding_window") is not None or default is not None
+        first = 0
+        if kind.needs_window_flag:
+            has_window = settings.flag("use_sliding_window")
+            first = settings.index("max_window_layers", _FIRST_WINDOWED_BLOCK)
+        types = optional_list(settings, "layer_types", blocks, str)
+        pattern = self._pattern()
+        if types is not None:
+            unknown = [each for each in types if each not in (_FULL, _WINDOW)]
+            if unknown:
+                raise UnsupportedError(
+                    f"'layer_types' has {shown(unknown[0])}, which is not supported; expected "
+                    f"{_FULL} or {_WINDOW}"
+                )
+            return tuple(each == _WINDOW for each in types)
+        if not has_window:
+            return (False,) * blocks
+        if pattern:
+            return tuple((block + 1) % pattern != 0 for block in range(blocks))
+        return tuple(block >= first for block in range(blocks))
+
+    def _pattern(self) -> int:
+        """Return the period of blocks without a window; 0 for none."""
+        settings = self._settings
+        if not self._kind.pattern:
+            return 0
+        keys = ("sliding_window_pattern", "_sliding_window_pattern")
+        patterns = [settings.count(key) for key in keys if settings.get(key) is not None]
+        if len(set(patterns)) > 1:
+            raise settings.error(keys[0], f"{patterns[1]}, as '{keys[1]}' is")
+        return patterns[0] if patterns else self._kind.pattern
+
+    def _window(self) -> int:
+        return self._settings.count("sliding_window", self._kind.window)
+
+    def _window_rotation(self, size: int, context: int) -> Rotation:
+        """Return the rotary embeddings of blocks with a window, of Gemma 3."""
+        settings = self._settings
+        local = settings.number("rope_local_base_freq", WINDOW_ROPE_BASE)
+        if settings.get("rope_parameters") is None:
+            return Rotation(local, size, 1.0, "halves")
+        return read_rotation(settings, _WINDOW, local, size, context)
+
+    def _unrotated_blocks(self, blocks: int) -> frozenset[int]:
+        """Return the blocks without rotary embeddings, of SmolLM 3."""
+        interval = self._kind.unrotated_interval
+        if not interval:
+            return frozenset()
+        interval = self._settings.count("no_rope_layer_interval", interval)
+        flags = optional_list(self._settings, "no_rope_layers", blocks, int)
+        if flags is None:
+            return frozenset(block for block in range(blocks) if (block + 1) % interval == 0)
+        if not set(flags) <= {0, 1}:
+            raise InputError("'no_rope_layers' has other numbers than 0 and 1")
+        return frozenset(block for block, flag in enumerate(flags) if not flag)

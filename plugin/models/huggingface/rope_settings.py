@@ -1,0 +1,109 @@
+"""Rotary embeddings, as ``config.json`` describes them.
+
+transformers 5 writes ``rope_parameters``, an object, or for Gemma 3 one for each type of layers.
+Earlier versions write ``rope_theta`` and ``rope_scaling``. Where a file has both, they have to say
+the same.
+
+Source: transformers 5.24, ``modeling_rope_utils.py``.
+"""
+
+from __future__ import annotations
+
+from ...core.strict_json import shown
+from ...errors import InputError, UnsupportedError
+from ..rotary_embedding import Llama3Scaling, Rotation, Yarn
+from .settings import Settings
+
+_COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+_KEYS = {
+    "default": (),
+    "linear": ("factor",),
+    "yarn": ("factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
+             "beta_slow", "truncate"),
+    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor",
+               "high_freq_factor"),
+}  # fmt: skip
+"""The keys of each type of scaling."""
+
+
+def read_rotation(
+    settings: Settings, layer_type: str, base: float, size: int, context: int
+) -> Rotation:
+    """Read the rotary embeddings of the layers of a type.
+
+    Args:
+        layer_type: ``full_attention`` or ``sliding_attention``.
+        base: the default of ``rope_theta``.
+        size: the size of a head.
+        context: the model's greatest number of tokens.
+    """
+    rope = settings.part("rope_parameters")
+    nested = rope.part(layer_type) if rope is not None and _is_nested(rope) else None
+    if rope is not None and _is_nested(rope):
+        rope.only("full_attention", "sliding_attention")
+        rope = nested
+    old = settings.part("rope_scaling")
+    old_base = settings.number("rope_theta") if settings.get("rope_theta") is not None else None
+    old_share = settings.get("partial_rotary_factor")
+    if rope is None:
+        rope = old or Settings({})
+    base = rope.number("rope_theta", old_base or base)
+    if old_base is not None and layer_type == "full_attention" and old_base != base:
+        raise InputError(
+            f"'rope_theta' is {old_base:g}, and 'rope_parameters.rope_theta' is {base:g}, which "
+            "contradict each other; leave the wrong one out"
+        )
+    share = rope.number("partial_rotary_factor", 1.0 if old_share is None else old_share)
+    rotary_size = int(size * share)
+    if rotary_size % 2 or not 0 < rotary_size <= size:
+        raise InputError(
+            f"{rotary_size} elements of heads of {size} are rotated, expected an even number of "
+            "them; see 'partial_rotary_factor'"
+        )
+    kind = _type_of(rope)
+    if kind not in _KEYS:
+        raise UnsupportedError(
+            f"rotary embeddings are scaled by {shown(kind)}, which is not supported; expected one "
+            f"of: {', '.join(_KEYS)}"
+        )
+    rope.only(*_COMMON, *_KEYS[kind])
+    original = settings.get("original_max_position_embeddings")
+    return _scaled(rope, kind, base, rotary_size, context if original is None else original)
+
+
+def _is_nested(rope: Settings) -> bool:
+    return any(isinstance(value, dict) for value in rope.values().values())
+
+
+def _type_of(rope: Settings) -> str:
+    new, old = (rope.get(key) for key in ("rope_type", "type"))
+    if new is not None and old is not None and new != old:
+        raise rope.error("type", f"{shown(new)}, as 'rope_type' is")
+    return rope.text("rope_type" if new is not None else "type", "default")
+
+
+def _scaled(rope: Settings, kind: str, base: float, size: int, original: int) -> Rotation:
+    """Return the rotary embeddings with a type of scaling.
+
+    Args:
+        original: the default of ``original_max_position_embeddings``.
+    """
+    if kind == "default":
+        return Rotation(base, size, 1.0, "halves")
+    scale = 1 / rope.number("factor")
+    if kind == "linear":
+        return Rotation(base, size, scale, "halves")
+    original = rope.count("original_max_position_embeddings", original)
+    if kind == "llama3":
+        low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+        if low >= high:
+            raise rope.error("low_freq_factor", f"less than 'high_freq_factor', {high:g}")
+        return Rotation(base, size, scale, "halves", llama3=Llama3Scaling(original, low, high))
+    if base == 1.0:
+        raise rope.error("rope_theta", "more than 1, as YaRN divides by its logarithm")
+    if not rope.flag("truncate", True):
+        raise UnsupportedError("'truncate' of YaRN is false, which is not supported")
+    factor = rope.get("attention_factor")
+    yarn = Yarn(original, rope.number("beta_fast", Yarn.fast), rope.number("beta_slow", Yarn.slow))
+    attention_factor = None if factor is None else rope.number("attention_factor")
+    return Rotation(base, size, scale, "halves", yarn=yarn, attention_factor=attention_factor)

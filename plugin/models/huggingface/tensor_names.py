@@ -1,0 +1,80 @@
+"""Names of a checkpoint's tensors, as those of the forward pass.
+
+The tensors keep their own names in archives; only their place in the tree changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...core.strict_json import shown
+from ...errors import InputError
+from ...layouts import InferenceTensor, PrimitiveTensor
+
+_LAYERS = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_gate_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+_LAYERS_WITH_POST_NORMS = {
+    **_LAYERS,
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_MODEL = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_BLOCK = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.(.+)\.(weight|bias)")
+_FREQUENCIES = re.compile(r"model\.layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq")
+"""Frequencies of rotary embeddings, which old checkpoints repeat from the configuration."""
+
+
+def by_role(
+    tensors: Mapping[str, InferenceTensor], *, has_post_norms: bool, is_tied: bool
+) -> dict[str, InferenceTensor]:
+    """Return tensors by the names of the forward pass; those without one keep their names.
+
+    Args:
+        is_tied: the embedding table is the output weight; an ``lm_head`` may repeat it.
+
+    Raises:
+        InputError: the ``lm_head`` of a tied model is not its embedding table.
+    """
+    layers = _LAYERS_WITH_POST_NORMS if has_post_norms else _LAYERS
+    by_name: dict[str, InferenceTensor] = {}
+    for name, tensor in tensors.items():
+        layer, _, part = name.rpartition(".")
+        match = _BLOCK.fullmatch(name)
+        if match is not None and match[2] in layers:
+            by_name[f"blk.{match[1]}.{layers[match[2]]}.{match[3]}"] = tensor
+        elif layer in _MODEL and part in ("weight", "bias"):
+            by_name[f"{_MODEL[layer]}.{part}"] = tensor
+        elif not _FREQUENCIES.fullmatch(name):
+            by_name[name] = tensor
+    output, table = by_name.get("output.weight"), by_name.get("token_embd.weight")
+    if is_tied and output is not None:
+        if not _are_equal(output, table):
+            raise InputError(
+                f"'tie_word_embeddings' is true, and {shown(output.name)} is not the embedding "
+                "table; leave the wrong one out"
+            )
+        del by_name["output.weight"]
+    return by_name
+
+
+def _are_equal(output: InferenceTensor, table: InferenceTensor | None) -> bool:
+    if not isinstance(output, PrimitiveTensor) or not isinstance(table, PrimitiveTensor):
+        return False
+    return bool(np.array_equal(output.array.view(np.uint8), table.array.view(np.uint8)))

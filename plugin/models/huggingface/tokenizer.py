@@ -1,0 +1,240 @@
+"""Text to tokens and back, by the ``tokenizer.json`` of a checkpoint.
+
+PyPI's ``tokenizers`` reads the file, so the tokens are those of transformers. Further files say
+which tokens have a meaning:
+
+==========================  ========================================================================
+file                        keys
+==========================  ========================================================================
+``generation_config.json``  ``eos_token_id``: the tokens that end an answer
+``config.json``             the same, without the first; ``bos_token_id``
+``tokenizer_config.json``   ``bos_token``, ``eos_token``, ``add_bos_token``, ``chat_template``
+``chat_template.jinja``     the chat template
+==========================  ========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...core.requirements import require
+from ...core.strict_json import Json, JsonObject, load_json, shown
+from ...errors import InputError, Place, UnsupportedError
+from ..chat import LONGEST_TEMPLATE, ChatTemplate
+from ..memory import return_free_memory
+from ..tokenizer import check_text
+from .settings import Settings
+
+_DEFAULT_TEMPLATE = "default"
+"""The name of the template of a list that conversations take."""
+
+
+class CheckpointTokenizer:
+    """Turns text into tokens and back; has the methods of `subquant.models.Tokenizer`.
+
+    Args:
+        folder: the folder of the checkpoint.
+        config: its ``config.json``.
+
+    Raises:
+        InputError: a file cannot be read or is not valid.
+        UnsupportedError: there is no ``tokenizer.json``.
+        EnvironmentProblem: the package ``tokenizers`` is not installed.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Json]) -> None:
+        path = folder / "tokenizer.json"
+        if not path.exists():
+            raise UnsupportedError(
+                f"'{folder}' has no tokenizer.json; write one with transformers: "
+                "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+            )
+        self._location = Place(str(path))
+        text = load_json_text(path)
+        library = require("tokenizers", "the tokenizer of the checkpoint", "models")
+        try:
+            self._engine = library.Tokenizer.from_str(text)
+        except BaseException as error:  # the library's panics are no Exception
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            raise InputError(
+                f"the tokenizer is not valid: {shown(str(error), 300)[1:-1]}", self._location
+            ) from None
+        self._engine.no_padding()
+        self._engine.no_truncation()
+        self.size: int = self._engine.get_vocab_size(with_added_tokens=True)
+        """The size of the vocabulary."""
+        settings_file = folder / "tokenizer_config.json"
+        self._settings: JsonObject = {}
+        if settings_file.exists():
+            self._settings = load_json(settings_file, "the tokenizer's configuration")
+        self.start_token = self._token("bos_token", config.get("bos_token_id"))
+        """The token that text starts with, if there is one; see `adds_start`."""
+        first = self._engine.encode("", add_special_tokens=True).ids
+        adds_start = Settings(self._settings).flag(
+            "add_bos_token", self.start_token is not None and first[:1] == [self.start_token]
+        )
+        self.adds_start = adds_start and self.start_token is not None
+        """True if `encode` puts the start token in front."""
+        self.end_tokens = self._end_tokens(folder, config)
+        """The tokens that end an answer."""
+        self._special = {
+            number: token.content
+            for number, token in self._engine.get_added_tokens_decoder().items()
+            if token.special
+        }
+
+    def encode(self, text: str, *, start: bool = True, special: bool = True) -> list[int]:
+        """Return the tokens of a text; InputError for halves of characters, which no UTF-8 has.
+
+        Args:
+            start: True for the start token in front, if the tokenizer asks for it.
+            special: whether the names of control tokens in the text mean these.
+        """
+        check_text(text)
+        self._engine.encode_special_tokens = not special
+        tokens: list[int] = self._engine.encode(text, add_special_tokens=start).ids
+        first = self.start_token
+        if first is None or not start:
+            return tokens
+        has_start = tokens[:1] == [first]
+        if self.adds_start and not has_start:
+            return [first, *tokens]
+        if not self.adds_start and has_start:
+            return tokens[1:]
+        return tokens
+
+    def decode(self, tokens: Iterable[int], *, special: bool = False) -> str:
+        """Return the text of tokens.
+
+        Args:
+            special: whether control tokens stand for their names, in place of nothing.
+        """
+        text: str = self._engine.decode(list(tokens), skip_special_tokens=not special)
+        return text
+
+    def name_of(self, token: int | None) -> str:
+        """Return the name of a control token; nothing for another, or for none."""
+        return "" if token is None else self._special.get(token, "")
+
+    def rest(self) -> None:
+        """Release memory that is free."""
+        return_free_memory()
+
+    def stream(self) -> CheckpointTextStream:
+        """Return an incremental decoder."""
+        return CheckpointTextStream(self)
+
+    def chat_template(self, folder: Path) -> CheckpointChat:
+        """Return the chat template; UnsupportedError without one."""
+        return CheckpointChat(self._template(folder), self, self._name("eos_token"))
+
+    def _template(self, folder: Path) -> str:
+        path = folder / "chat_template.jinja"
+        if path.exists():
+            return _read_text(path, LONGEST_TEMPLATE)
+        template = self._settings.get("chat_template")
+        if isinstance(template, list):
+            named = {
+                each["name"]: each.get("template")
+                for each in template
+                if isinstance(each, dict) and isinstance(each.get("name"), str)
+            }
+            template = named.get(_DEFAULT_TEMPLATE)
+        if not isinstance(template, str):
+            raise UnsupportedError(
+                "the checkpoint has no template for conversations (chat_template.jinja, or "
+                "'chat_template' in tokenizer_config.json); give it plain text"
+            )
+        return template
+
+    def _name(self, key: str) -> str | None:
+        """The text of a token of ``tokenizer_config.json``; older files have objects."""
+        value = self._settings.get(key)
+        content = value.get("content") if isinstance(value, dict) else value
+        if content is None or isinstance(content, str):
+            return content
+        raise InputError(f"'{key}' of tokenizer_config.json is {shown(value)}, expected a token")
+
+    def _token(self, key: str, default: Json) -> int | None:
+        """The number of a token of ``tokenizer_config.json``, else that of ``config.json``."""
+        name = self._name(key)
+        if name is not None:
+            number: int | None = self._engine.token_to_id(name)
+            if number is None:
+                raise InputError(
+                    f"'{key}' of tokenizer_config.json is {shown(name)}, which is no token",
+                    self._location,
+                )
+            return number
+        return default if type(default) is int and 0 <= default < self.size else None
+
+    def _end_tokens(self, folder: Path, config: Mapping[str, Json]) -> frozenset[int]:
+        path = folder / "generation_config.json"
+        value: Json = None
+        if path.exists():
+            value = load_json(path, "the configuration of generation").get("eos_token_id")
+        if value is None:
+            value = config.get("eos_token_id")
+        if value is None:
+            token = self._token("eos_token", None)
+            return frozenset() if token is None else frozenset([token])
+        tokens = value if isinstance(value, list) else [value]
+        if any(type(each) is not int or each < 0 for each in tokens):
+            raise InputError(f"'eos_token_id' is {shown(value)}, expected tokens", self._location)
+        return frozenset(tokens)
+
+
+class CheckpointTextStream:
+    """Incremental decoder of tokens, which returns complete characters."""
+
+    def __init__(self, tokenizer: CheckpointTokenizer) -> None:
+        from tokenizers.decoders import DecodeStream
+
+        self._tokenizer = tokenizer
+        self._decoder = DecodeStream(skip_special_tokens=True)
+        self._tokens: list[int] = []
+        self._length = 0
+
+    def put(self, token: int) -> str:
+        """Append a token, and return the text that it completes, which may be empty."""
+        self._tokens.append(token)
+        text: str = self._decoder.step(self._tokenizer._engine, token) or ""
+        self._length += len(text)
+        return text
+
+    def end(self) -> str:
+        """Return the rest: U+FFFD for an incomplete character."""
+        return self._tokenizer.decode(self._tokens)[self._length :]
+
+
+class CheckpointChat(ChatTemplate):
+    """Chat template of a checkpoint: the template writes the start token, or there is none."""
+
+    def __init__(self, template: str, tokenizer: Any, end_name: str | None) -> None:
+        super().__init__({"tokenizer.chat_template": template}, tokenizer)
+        names = {"bos_token": tokenizer.name_of(tokenizer.start_token), "eos_token": end_name or ""}
+        self._names = names
+
+    def encode(self, messages: Any, *, answer: bool = True) -> list[int]:
+        """Return the tokens of a conversation, as transformers' ``apply_chat_template``."""
+        text = self.render(messages, answer=answer)
+        tokens: list[int] = self._tokenizer.encode(text, start=False)
+        return tokens
+
+
+def load_json_text(path: Path) -> str:
+    """Return the text of a JSON file of an object, which is checked as by `load_json`."""
+    load_json(path, "the tokenizer")
+    return path.read_text("utf-8-sig")
+
+
+def _read_text(path: Path, longest: int) -> str:
+    try:
+        if path.stat().st_size > 4 * longest:
+            raise InputError(f"'{path}' has more than {longest:,} characters")
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read '{path}': {error}") from None

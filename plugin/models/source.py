@@ -1,0 +1,100 @@
+"""A model before it is compiled: configuration and tensors, from a GGUF file or a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, Place
+from ..layouts import InferenceTensor
+from ..weights.sources import open_weights
+from ..weights.theta import Dataset
+from .chat import ChatTemplate
+from .configuration import Configuration
+from .tokenizer import AnyTokenizer, Tokenizer
+
+_VOCABULARY = ("tokens", "scores", "token_type", "merges")
+
+
+@dataclass
+class ModelSource:
+    """A model's configuration, and its tensors by the names of the forward pass.
+
+    Attributes:
+        dataset: the weights, under the names of the file.
+        properties: the properties of a GGUF file by its keys; ``meta`` and ``hparams`` of a
+            checkpoint.
+    """
+
+    path: Path
+    configuration: Configuration
+    tensors: Mapping[str, InferenceTensor]
+    dataset: Dataset = field(repr=False)
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties of the dataset."""
+        return self.dataset.properties
+
+    def tokenizer(self) -> AnyTokenizer:
+        """Make the tokenizer; errors as its class. Drops a vocabulary from `properties`."""
+        if is_checkpoint(self.properties):
+            from .huggingface.tokenizer import CheckpointTokenizer
+
+            return CheckpointTokenizer(self._folder(), config_of(self.properties))
+        tokenizer = Tokenizer.from_properties(self.properties)
+        for name in _VOCABULARY:  # to save memory
+            self.properties.pop(f"tokenizer.ggml.{name}", None)
+        return tokenizer
+
+    def chat(self, tokenizer: AnyTokenizer) -> ChatTemplate:
+        """Make the chat template; errors as `ChatTemplate`."""
+        if isinstance(tokenizer, Tokenizer):
+            return ChatTemplate(self.properties, tokenizer)
+        from .huggingface.tokenizer import CheckpointTokenizer
+
+        assert isinstance(tokenizer, CheckpointTokenizer)  # `tokenizer` made it
+        return tokenizer.chat_template(self._folder())
+
+    def _folder(self) -> Path:
+        if self.path.suffix == ".irpa":
+            raise InputError(
+                f"'{self.path}' has the tensors of a checkpoint and no tokenizer; give the folder "
+                "of the checkpoint as the model"
+            )
+        return self.path if self.path.is_dir() else self.path.parent
+
+
+def is_checkpoint(properties: Mapping[str, Any]) -> bool:
+    """Return True for the properties of a checkpoint of Hugging Face."""
+    return "hparams" in properties
+
+
+def config_of(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``config.json`` that the properties of a checkpoint are made of."""
+    return {**properties.get("meta", {}), **properties["hparams"]}
+
+
+def open_model(path: str | os.PathLike[str], *, lists: bool = True) -> ModelSource:
+    """Open a GGUF file, an archive made of one, or a checkpoint, and read its configuration.
+
+    Args:
+        lists: as that of `open_weights`.
+
+    Raises:
+        UnsupportedError: the architecture, a tensor or a property is not supported.
+        InputError: a file cannot be read, or is not valid.
+    """
+    dataset = open_weights(path, lists=lists)
+    tensors: Mapping[str, InferenceTensor] = dataset.theta.flatten()
+    location = Place(os.fspath(path))
+    if is_checkpoint(dataset.properties):
+        from .huggingface.checkpoint import read_checkpoint
+
+        configuration, tensors = read_checkpoint(config_of(dataset.properties), tensors, location)
+    else:
+        configuration = Configuration.of(dataset.properties, tensors, location)
+    return ModelSource(Path(path), configuration, tensors, dataset)
