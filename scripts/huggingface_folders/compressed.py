@@ -205,8 +205,7 @@ def _write(
         if scheme.input_activations is not None:
             _set_input_scales(module, scheme.input_activations, *ranges[name])
     compressor = ModelCompressor.from_pretrained_model(model)
-    with contextlib.redirect_stderr(io.StringIO()):  # progress
-        compressor.compress_model(model)
+    compressor.compress_model(model)
     model.save_pretrained(folder)
     compressor.update_config(folder)
 

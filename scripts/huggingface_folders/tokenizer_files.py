@@ -7,6 +7,7 @@ of characters with a token for each byte, as SentencePiece's in Gemma.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 from tokenizers import (
@@ -138,6 +139,8 @@ _LLAMA_TEMPLATE = """\
 {%- endif %}
 """
 _GEMMA_SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
+_CHARACTERS = 30
+"""The number of characters with a token of their own; others are bytes."""
 _GEMMA_TEMPLATE = """\
 {{ bos_token }}
 {%- if messages[0]['role'] == 'system' -%}
@@ -213,8 +216,16 @@ def write_byte_fallback(folder: Path) -> None:
     learned.normalizer = normalizers.Replace(" ", "▁")
     learned.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
     count = VOCABULARY - len(_GEMMA_SPECIAL) - len(_BYTES)
-    trainer = trainers.BpeTrainer(vocab_size=count, limit_alphabet=30, show_progress=False)
-    learned.train_from_iterator([_PARAGRAPH.replace("\n", " ").strip()], trainer)
+    text = _PARAGRAPH.replace("\n", " ").strip()
+    frequencies = Counter(text.replace(" ", "▁"))
+    alphabet = sorted(frequencies, key=lambda character: (-frequencies[character], character))
+    trainer = trainers.BpeTrainer(
+        vocab_size=count,
+        initial_alphabet=alphabet[:_CHARACTERS],
+        limit_alphabet=_CHARACTERS,
+        show_progress=False,
+    )
+    learned.train_from_iterator([text], trainer)
     model = json.loads(learned.to_str())["model"]
     pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
     vocabulary = {piece: i for i, piece in enumerate([*_GEMMA_SPECIAL, *_BYTES, *pieces])}
