@@ -12,6 +12,8 @@ from combined_values import (
     ULP,
     Ambiguous,
     Element,
+    Ints,
+    Pairs,
     Quantized,
     Value,
     Writer,
@@ -21,14 +23,17 @@ from combined_values import (
     settle_f32,
 )
 
+AxesOfBoth = tuple[Ints, Ints]
+"""Axes of the left and of the right operand."""
+
 
 def window_positions(
     x: np.ndarray,
-    window: Sequence[int],
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    base: Sequence[int],
-    dilation: Sequence[int],
+    window: Ints,
+    strides: Ints,
+    padding: Pairs,
+    base: Ints,
+    dilation: Ints,
     fill: float,
 ) -> np.ndarray:
     """Return the elements of the windows of a tensor: window axes, then positions."""
@@ -56,10 +61,10 @@ def window_positions(
 def convolve(
     x: np.ndarray,
     w: np.ndarray,
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    base: Sequence[int],
-    dilation: Sequence[int],
+    strides: Ints,
+    padding: Pairs,
+    base: Ints,
+    dilation: Ints,
     groups: int,
     reversal: Sequence[bool],
 ) -> np.ndarray:
@@ -114,9 +119,9 @@ class Arithmetic(Writer):
         self,
         a: Value,
         b: Value,
-        contracting: tuple[Sequence[int], Sequence[int]],
+        contracting: AxesOfBoth,
         element: Element,
-        batching: tuple[Sequence[int], Sequence[int]] = ((), ()),
+        batching: AxesOfBoth = ((), ()),
     ) -> Value:
         def ordered(v: Value, side: int, last: bool) -> tuple[list[int], list[int]]:
             used = [*batching[side], *contracting[side]]
@@ -177,10 +182,10 @@ class Arithmetic(Writer):
         *,
         layout: str = "b01f",
         kernel: str = "01io",
-        strides: Sequence[int] = (1, 1),
-        padding: Sequence[tuple[int, int]] = ((0, 0), (0, 0)),
-        base: Sequence[int] = (1, 1),
-        dilation: Sequence[int] = (1, 1),
+        strides: Ints = (1, 1),
+        padding: Pairs = ((0, 0), (0, 0)),
+        base: Ints = (1, 1),
+        dilation: Ints = (1, 1),
         groups: int = 1,
         batch_groups: int = 1,
         reversal: Sequence[bool] = (False, False),
@@ -321,13 +326,13 @@ class Arithmetic(Writer):
         self,
         x: Value,
         scales: Value,
-        blocks: Sequence[int],
+        blocks: Ints,
         zeros: Value | None = None,
         offsets: Value | None = None,
     ) -> Value:
         """``subquant.dequantize``: ``(storage - zero point) * scale + offset``."""
 
-        def spread(array: Any, shape: Sequence[int]) -> np.ndarray:
+        def spread(array: Any, shape: Ints) -> np.ndarray:
             array = np.broadcast_to(array, shape)
             for axis, size in enumerate(blocks):
                 array = np.repeat(array, size, axis)

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from combined_graph import Graph
 from combined_programs import channels, family, like, product, real, total_of
-from combined_values import Quantized, Value
+from combined_values import Quantized, Value, Values
 
 # Reductions
 
@@ -25,7 +24,7 @@ from combined_values import Quantized, Value
     ("i4", "i16", 2.0, True),
     ("i16", "i32", 1.0, False),
 )
-def centered(g: Graph, storage: str, wide: str, ratio: float, rfc: bool) -> Sequence[Value]:
+def centered(g: Graph, storage: str, wide: str, ratio: float, rfc: bool) -> Values:
     """Minus the mean over an axis, accumulated in a wider type, then per axis, then contracted."""
     x = g.argument(real(g, storage), (3, 5, 10))
     zero = g.argument_of(x.element, np.int64(x.element.zeros))
@@ -62,7 +61,7 @@ def pooled(
     strides: tuple[int, int],
     padding: tuple[int, int],
     dilation: int,
-) -> Sequence[Value]:
+) -> Values:
     """Pooling by maximum and by sums, compared, the greater or another scale's selected."""
     x = g.argument(real(g, storage), (1, 8, 9, 3))
     element = x.element
@@ -85,7 +84,7 @@ def pooled(
 
 
 @family(("i8", False), ("u8", True), ("i16", False))
-def selected(g: Graph, storage: str, scalar: bool) -> Sequence[Value]:
+def selected(g: Graph, storage: str, scalar: bool) -> Values:
     """A selection between types with scales of their own, to a third one."""
     x, y = (g.argument(real(g, storage), (4, 6)) for _ in range(2))
     predicate = g.argument("i1", () if scalar else (4, 6))
@@ -94,7 +93,7 @@ def selected(g: Graph, storage: str, scalar: bool) -> Sequence[Value]:
 
 
 @family(("i8", 8, 6), ("u8", 3, 16), ("i16", 5, 5), ("i4", 4, 8), ("i8", 16, 33))
-def squeeze_excite(g: Graph, storage: str, batch: int, features: int) -> Sequence[Value]:
+def squeeze_excite(g: Graph, storage: str, batch: int, features: int) -> Values:
     """A mean over space, two layers, a sigmoid, and a product with the input."""
     x = g.argument(real(g, storage), (batch, 4, 4, features))
     total = total_of(g, x, [1, 2])
@@ -140,7 +139,7 @@ def gates(
 @family(
     ("i8", 2, 5, 4, True), ("i8", 1, 8, 3, False), ("i16", 2, 4, 2, True), ("u8", 3, 4, 3, True)
 )
-def lstm(g: Graph, storage: str, batch: int, n: int, steps: int, loop: bool) -> Sequence[Value]:
+def lstm(g: Graph, storage: str, batch: int, n: int, steps: int, loop: bool) -> Values:
     """Steps of an LSTM, in a loop whose body slices its input, or unrolled through calls."""
     low, high = Quantized(storage, 1.0).range
     bits = Quantized(storage, 1.0).bits
@@ -154,7 +153,7 @@ def lstm(g: Graph, storage: str, batch: int, n: int, steps: int, loop: bool) -> 
     if loop:
         outputs = g.argument(signed, (steps, batch, n))
 
-        def body(g: Graph, i: Value, h: Value, c: Value, outputs: Value) -> Sequence[Value]:
+        def body(g: Graph, i: Value, h: Value, c: Value, outputs: Value) -> Values:
             zero = g.constant("i32", np.int64(0))
             now = g.dynamic_slice(x, [i, zero, zero], (1, batch, n))
             h, c = gates(g, g.reshape(now, (batch, n)), h, c, w, u, wide)
@@ -169,13 +168,13 @@ def lstm(g: Graph, storage: str, batch: int, n: int, steps: int, loop: bool) -> 
 
 
 @family(("i8", 4, 3), ("u8", 6, 5), ("i16", 3, 2), ("i4", 4, 4), ("i8", 1, 17))
-def iterated(g: Graph, storage: str, n: int, steps: int) -> Sequence[Value]:
+def iterated(g: Graph, storage: str, n: int, steps: int) -> Values:
     """A loop of contraction, function and residual, which carries two types and an i32 sum."""
     x = g.argument(real(g, storage, zero=False), (n, n))
     y = g.argument(real(g, storage), (n, n))
     total = g.argument_of(Quantized("i32", y.element.scales, 0), np.zeros((n, n), np.int64))
 
-    def body(g: Graph, _: Value, x: Value, y: Value, total: Value) -> Sequence[Value]:
+    def body(g: Graph, _: Value, x: Value, y: Value, total: Value) -> Values:
         z = g.dot(y, x, ([1], [0]), like(y.element, 3.0))
         z = g.apply("tanh", [z], replace(y.element, scales=2.0 ** -(y.element.bits - 1)))
         z = g.apply("add", [z, y], y.element)
@@ -190,22 +189,22 @@ def iterated(g: Graph, storage: str, n: int, steps: int) -> Sequence[Value]:
     ("i8", "i32", 0), ("i8", "i32", 1), ("u8", "i32", 7), ("i8", "i32", -1), ("u8", "i1", 1),
     ("i16", "i1", 0), ("i4", "i32", 2),
 )  # fmt: skip
-def branches(g: Graph, storage: str, kind: str, chosen: int) -> Sequence[Value]:
+def branches(g: Graph, storage: str, kind: str, chosen: int) -> Values:
     """A case or if with quantized results, whose branches capture outer values."""
     x = g.argument(real(g, storage), (4, 6))
     w = g.argument(channels(g, storage, 1, 6, 0.05), (6, 6))
     out = real(g, storage, typical_scale=0.3)
     index = g.argument_of(kind, np.bool_(chosen) if kind == "i1" else np.int64(chosen))
 
-    def contracted(g: Graph) -> Sequence[Value]:
+    def contracted(g: Graph) -> Values:
         y = g.dot(x, w, ([1], [0]), out)
         return [y, g.requantize(x, x.element)]
 
-    def negated(g: Graph) -> Sequence[Value]:
+    def negated(g: Graph) -> Values:
         y = g.requantize(g.reverse(x, [0]), out)
         return [y, g.apply("negate", [x], x.element)]
 
-    def nested(g: Graph) -> Sequence[Value]:
+    def nested(g: Graph) -> Values:
         flag = g.compare("LT", g.reshape(g.slice(x, [0, 0], [1, 1]), ()),
                          g.reshape(g.slice(x, [3, 5], [4, 6]), ()))  # fmt: skip
         return g.case(flag, [contracted, negated])
@@ -216,17 +215,17 @@ def branches(g: Graph, storage: str, kind: str, chosen: int) -> Sequence[Value]:
 
 
 @family(("i8", 3), ("u8", 2), ("i4", 2), ("i16", 3))
-def called(g: Graph, storage: str, depth: int) -> Sequence[Value]:
+def called(g: Graph, storage: str, depth: int) -> Values:
     """Functions that call functions, with quantized arguments and two results."""
     x = g.argument(real(g, storage), (3, 4))
     w = g.argument(channels(g, storage, 1, 4, 0.05), (4, 4))
     element = x.element
 
-    def inner(g: Graph, x: Value, w: Value) -> Sequence[Value]:
+    def inner(g: Graph, x: Value, w: Value) -> Values:
         y = g.dot(x, w, ([1], [0]), element)
         return [y, g.apply("abs", [y], element)]
 
-    def outer(g: Graph, x: Value, w: Value) -> Sequence[Value]:
+    def outer(g: Graph, x: Value, w: Value) -> Values:
         y, size = g.call("called_inner", inner, [x, w])
         z, _ = g.call("called_inner", inner, [size, w])
         return [g.apply("subtract", [y, z], element), size]
@@ -241,7 +240,7 @@ def called(g: Graph, storage: str, depth: int) -> Sequence[Value]:
 
 
 @family(("i8", 0), ("u8", 1), ("i8", 2), ("i16", 0), ("i4", 1), ("u4", 2))
-def shuffled(g: Graph, storage: str, kind: int) -> Sequence[Value]:
+def shuffled(g: Graph, storage: str, kind: int) -> Values:
     """Slices, pads (negative and interior), concatenations and gathers between contractions."""
     element = real(g, storage, zero=False)
     x = g.argument(element, (6, 8))
@@ -270,7 +269,7 @@ def shuffled(g: Graph, storage: str, kind: int) -> Sequence[Value]:
 
 
 @family(("i8", False), ("u8", False), ("i8", True), ("i4", False))
-def cached_attention(g: Graph, storage: str, loop: bool) -> Sequence[Value]:
+def cached_attention(g: Graph, storage: str, loop: bool) -> Values:
     """A cache of keys that is updated at a position, read as a whole, and given back."""
     element = real(g, storage, zero=False)
     cache = g.argument(element, (7, 6))
@@ -283,7 +282,7 @@ def cached_attention(g: Graph, storage: str, loop: bool) -> Sequence[Value]:
         cache = g.dynamic_update_slice(cache, new, [position, zero])
         return [g.dot(query, cache, ([1], [1]), out), cache]
 
-    def body(g: Graph, i: Value, cache: Value, seen: Value) -> Sequence[Value]:
+    def body(g: Graph, i: Value, cache: Value, seen: Value) -> Values:
         zero = g.constant("i32", np.int64(0))
         cache = g.dynamic_update_slice(cache, new, [i, zero])
         scores = g.dot(query, cache, ([1], [1]), out)
@@ -293,7 +292,7 @@ def cached_attention(g: Graph, storage: str, loop: bool) -> Sequence[Value]:
 
 
 @family(("i8", "i4", "u8"), ("u8", "i16", "i8"), ("i16", "i8", "u4"), ("i4", "u16", "i8"))
-def mixed_storage(g: Graph, first: str, second: str, third: str) -> Sequence[Value]:
+def mixed_storage(g: Graph, first: str, second: str, third: str) -> Values:
     """Three storage types in one function, requantized from one to the next, all results used."""
     a = g.argument(real(g, first, typical_scale=2.0 / 2 ** int(first[1:]) * 16), (3, 8))
     b = g.argument(channels(g, first, 1, 5, 0.1), (8, 5))
@@ -308,7 +307,7 @@ def mixed_storage(g: Graph, first: str, second: str, third: str) -> Sequence[Val
 
 
 @family(("i8",), ("u8",), ("i16",))
-def two_results(g: Graph, storage: str) -> Sequence[Value]:
+def two_results(g: Graph, storage: str) -> Values:
     """One contraction that a float, a requantization and another contraction read."""
     x = g.argument(real(g, storage), (4, 6))
     w = g.argument(channels(g, storage, 1, 6, 0.05), (6, 6))

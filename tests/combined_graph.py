@@ -23,6 +23,8 @@ from combined_arithmetic import FUNCTIONS, Arithmetic, window_positions
 from combined_values import (
     ULP,
     Element,
+    Ints,
+    Pairs,
     Quantized,
     Value,
     declared,
@@ -39,9 +41,7 @@ Build = Callable[..., Sequence[Value]]
 """A function that writes operations of a `Graph`, given it and values, and returns the results."""
 
 
-def clamped_slices(
-    starts: Sequence[Value], sizes: Sequence[int], shape: Sequence[int]
-) -> tuple[slice, ...]:
+def clamped_slices(starts: Sequence[Value], sizes: Ints, shape: Ints) -> tuple[slice, ...]:
     """Slices of `sizes` at start indices that are clamped to a shape."""
     firsts = [int(np.clip(s.array, 0, e - n)) for s, n, e in zip(starts, sizes, shape, strict=True)]
     return tuple(slice(first, first + n) for first, n in zip(firsts, sizes, strict=True))
@@ -74,10 +74,10 @@ class Graph(Arithmetic):
             dynamic=dynamic,
         )
 
-    def reshape(self, x: Value, shape: Sequence[int], element: Element | None = None) -> Value:
+    def reshape(self, x: Value, shape: Ints, element: Element | None = None) -> Value:
         return self.moved("stablehlo.reshape", x, lambda a: a.reshape(shape), "", element=element)
 
-    def transpose(self, x: Value, order: Sequence[int]) -> Value:
+    def transpose(self, x: Value, order: Ints) -> Value:
         element = x.element
         if isinstance(element, Quantized) and element.axis is not None:
             element = replace(element, axis=list(order).index(element.axis))
@@ -87,7 +87,7 @@ class Graph(Arithmetic):
             dynamic=frozenset(at for at, d in enumerate(order) if d in x.dynamic),
         )  # fmt: skip
 
-    def broadcast(self, x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
+    def broadcast(self, x: Value, shape: Ints, dims: Ints) -> Value:
         def move(array: np.ndarray) -> np.ndarray:
             wide = [1] * len(shape)
             for d, n in zip(dims, array.shape, strict=True):
@@ -102,13 +102,7 @@ class Graph(Arithmetic):
             element=element,
         )  # fmt: skip
 
-    def slice(
-        self,
-        x: Value,
-        starts: Sequence[int],
-        limits: Sequence[int],
-        strides: Sequence[int] | None = None,
-    ) -> Value:
+    def slice(self, x: Value, starts: Ints, limits: Ints, strides: Ints | None = None) -> Value:
         strides = strides or [1] * len(starts)
         at = tuple(map(slice, starts, limits, strides))
         return self.moved(
@@ -117,25 +111,17 @@ class Graph(Arithmetic):
             f"strides = {integers(strides)}",
         )  # fmt: skip
 
-    def reverse(self, x: Value, dims: Sequence[int]) -> Value:
+    def reverse(self, x: Value, dims: Ints) -> Value:
         return self.moved(
             "stablehlo.reverse", x, lambda a: np.flip(a, tuple(dims)),
             f"dimensions = {integers(dims)}", dynamic=x.dynamic,
         )  # fmt: skip
 
-    def pad(
-        self,
-        x: Value,
-        value: Value,
-        low: Sequence[int],
-        high: Sequence[int],
-        interior: Sequence[int],
-    ) -> Value:
+    def pad(self, x: Value, value: Value, low: Ints, high: Ints, interior: Ints) -> Value:
         def move(array: np.ndarray) -> np.ndarray:
             inner = [(n - 1) * (i + 1) + 1 for n, i in zip(array.shape, interior, strict=True)]
-            cut = tuple(
-                slice(max(0, -b), n - max(0, -e)) for b, e, n in zip(low, high, inner, strict=True)
-            )
+            ends = zip(low, high, inner, strict=True)
+            cut = tuple(slice(max(0, -b), n - max(0, -e)) for b, e, n in ends)
             wide = np.full(inner, value.array)
             wide[tuple(slice(None, None, i + 1) for i in interior)] = array
             more = [(max(0, b), max(0, e)) for b, e in zip(low, high, strict=True)]
@@ -169,7 +155,7 @@ class Graph(Arithmetic):
             "stablehlo.gather", x, lambda a: a[at], attributes, further_operands=[indices]
         )
 
-    def dynamic_slice(self, x: Value, starts: Sequence[Value], sizes: Sequence[int]) -> Value:
+    def dynamic_slice(self, x: Value, starts: Sequence[Value], sizes: Ints) -> Value:
         at = clamped_slices(starts, sizes, x.shape)
         return self.moved(
             "stablehlo.dynamic_slice", x, lambda a: a[at], f"slice_sizes = {integers(sizes)}",
@@ -198,7 +184,7 @@ class Graph(Arithmetic):
         function: str,
         x: Value,
         init: Value,
-        dims: Sequence[int],
+        dims: Ints,
         wide: Element,
         element: Element | None = None,
     ) -> Value:
@@ -239,11 +225,11 @@ class Graph(Arithmetic):
         x: Value,
         init: Value,
         wide: Quantized,
-        window: Sequence[int],
-        strides: Sequence[int],
-        padding: Sequence[tuple[int, int]],
-        dilation: Sequence[int] | None = None,
-        base: Sequence[int] | None = None,
+        window: Ints,
+        strides: Ints,
+        padding: Pairs,
+        dilation: Ints | None = None,
+        base: Ints | None = None,
     ) -> Value:
         ones = [1] * len(window)
         fill = float(wide.reals(settle(init.reals, wide)))

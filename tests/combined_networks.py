@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from combined_graph import Graph
 from combined_programs import channels, family, like, product, real
-from combined_values import Quantized, Value
+from combined_values import Quantized, Value, Values
 
 # Convolutional networks
 
@@ -92,7 +91,7 @@ def residual_block(
     groups: int,
     constant: bool,
     weight_zero: bool,
-) -> Sequence[Value]:
+) -> Values:
     """Two convolutions, the second beside a shortcut, which is one of 1x1 where the stride is 2."""
     x = g.argument(real(g, storage), image(layout, 2, 8, 7, 8))
     options = {"constant": constant, "weight_zero": weight_zero}
@@ -122,7 +121,7 @@ def residual_block(
 )
 def inverted_bottleneck(
     g: Graph, layout: str, storage: str, multiplier: int, stride: int, constant: bool
-) -> Sequence[Value]:
+) -> Values:
     """1x1, depthwise 3x3 (several outputs a channel), 1x1, and a second result from the middle."""
     x = g.argument(real(g, storage), image(layout, 1, 7, 9, 4))
     a, b, c = (real(g, storage, typical_scale=s) for s in (0.1, 0.2, 0.3))
@@ -145,9 +144,7 @@ def inverted_bottleneck(
     ("nhwc", "i4", 2, 1, 1),
     ("nchw", "i16", 2, 1, 1),
 )
-def decoder(
-    g: Graph, layout: str, storage: str, up: int, groups: int, dilation: int
-) -> Sequence[Value]:
+def decoder(g: Graph, layout: str, storage: str, up: int, groups: int, dilation: int) -> Values:
     """Two transposed convolutions of one shape, concatenated with an upsampled shortcut."""
     axis = LAYOUTS[layout][2]
     shape = image(layout, 1, 4, 5, 4)
@@ -167,7 +164,7 @@ def decoder(
 
 
 @family(("nhwc", "i8"), ("nchw", "i8"), ("nhwc", "u8"), ("nchw", "u8"), ("mixed", "i8"))
-def unet(g: Graph, layout: str, storage: str) -> Sequence[Value]:
+def unet(g: Graph, layout: str, storage: str) -> Values:
     """Down by a strided convolution and a pooling, up by two dilated inputs, skips concatenated."""
     axis = LAYOUTS[layout][2]
     x = g.argument(real(g, storage), image(layout, 1, 8, 8, 3))
@@ -186,7 +183,7 @@ def unet(g: Graph, layout: str, storage: str) -> Sequence[Value]:
 
 
 @family(("i8", 2, 1), ("u8", 1, 2), ("i8", 1, 3), ("i16", 2, 2))
-def batch_groups(g: Graph, storage: str, groups: int, stride: int) -> Sequence[Value]:
+def batch_groups(g: Graph, storage: str, groups: int, stride: int) -> Values:
     """The gradient of a convolution's weight: batch groups, then a sum."""
     x = g.argument(real(g, storage), (4, 6, 6, 3))
     w = g.argument(channels(g, storage, 3, 4, 0.02, True), (3, 3, 3, 4))
@@ -227,7 +224,7 @@ def softmax(g: Graph, scores: Value) -> Value:
 )
 def attention(
     g: Graph, storage: str, heads: int, length: int, width: int, dialect: str, mask: bool
-) -> Sequence[Value]:
+) -> Values:
     """Quantized queries, keys and values; the softmax between them in f32."""
     shape = (heads, length, width)
     q = g.argument(real(g, storage, typical_scale=0.1), shape)
@@ -250,7 +247,7 @@ def attention(
 @family(
     ("i8", 4, 8, False), ("u8", 3, 8, True), ("i8", 5, 16, True), ("i4", 4, 8, False),
 )  # fmt: skip
-def projections(g: Graph, storage: str, length: int, width: int, constant: bool) -> Sequence[Value]:
+def projections(g: Graph, storage: str, length: int, width: int, constant: bool) -> Values:
     """One fused projection to queries, keys and values, sliced, reshaped to heads, contracted."""
     x = g.argument(real(g, storage), (length, width))
     w = g.weight(channels(g, storage, 1, 3 * width, 0.02), (width, 3 * width), constant)
@@ -294,7 +291,7 @@ def blocks(
 )
 def mlp(
     g: Graph, storage: str, sizes: tuple[int, int], zero: bool, constant: bool, dynamic: bool
-) -> Sequence[Value]:
+) -> Values:
     """Two layers with weights in blocks, biases, a clamp between, and a quantized result."""
     x = g.argument("f32", (3, 16), [0] if dynamic else [])
     up = g.weight(blocks(g, storage, (16, 32), sizes, zero), (16, 32), constant)
@@ -311,9 +308,7 @@ def mlp(
 @family(
     ("i8", "i4", (8, 1)), ("u8", "u4", (16, 4)), ("i8", "i8", (4, 2)), ("i16", "i6", (8, 0)),
 )  # fmt: skip
-def quantized_activations(
-    g: Graph, storage: str, weight: str, sizes: tuple[int, int]
-) -> Sequence[Value]:
+def quantized_activations(g: Graph, storage: str, weight: str, sizes: tuple[int, int]) -> Values:
     """Activations of 8 or 16 bits and weights in blocks, contracted as reals, quantized again."""
     x = g.argument(real(g, storage), (2, 16))
     w = g.argument(blocks(g, weight, (16, 8), sizes, True), (16, 8))
@@ -327,7 +322,7 @@ def quantized_activations(
     ("i4", 2, False, False), ("i4", 4, True, True), ("u4", 2, True, False), ("i8", 2, False, True),
     ("i6", 4, True, True), ("i2", 2, False, True), ("u2", 4, True, False), ("i3", 2, True, True),
 )  # fmt: skip
-def super_blocks(g: Graph, storage: str, inner: int, offsets: bool, zeros: bool) -> Sequence[Value]:
+def super_blocks(g: Graph, storage: str, inner: int, offsets: bool, zeros: bool) -> Values:
     """Weights whose scales (and offsets) are quantized in blocks too, contracted."""
     element = Quantized(storage, 1.0, plain=True)
     scale_element = Quantized("i8", 1.0, plain=True)

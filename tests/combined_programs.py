@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from combined_graph import Graph
-from combined_values import Ambiguous, Quantized, Value
+from combined_values import Ambiguous, Quantized, Value, Values
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Program:
                 assert (off <= bound).all(), f"result {at} is off by {worst} more than its bound"
 
 
-Family = Callable[[Graph], Sequence[Value]]
+Family = Callable[[Graph], Values]
 
 
 def program_of(family: Family, name: str) -> Program:
@@ -75,10 +75,10 @@ def _array(value: Value) -> np.ndarray:
 PROGRAMS: dict[str, Family] = {}
 
 
-def family(*cases: tuple[Any, ...]) -> Callable[[Callable[..., Sequence[Value]]], Any]:
+def family(*cases: tuple[Any, ...]) -> Callable[[Callable[..., Values]], Any]:
     """Register a family, with the arguments of each of its programs."""
 
-    def register(build: Callable[..., Sequence[Value]]) -> Callable[..., Sequence[Value]]:
+    def register(build: Callable[..., Values]) -> Callable[..., Values]:
         for at, case in enumerate(cases):
             PROGRAMS[f"{build.__name__}-{at}"] = lambda g, case=case: build(g, *case)
         return build

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from combined_arithmetic import FUNCTIONS
 from combined_graph import Graph
 from combined_programs import channels, family, like, product, real, total_of
-from combined_values import Quantized, Value
+from combined_values import Quantized, Value, Values
 
 # Sizes and ranges
 
@@ -22,9 +21,7 @@ from combined_values import Quantized, Value
     ("i8", 1, 32768, 2), ("u8", 2, 33000, 3), ("i8", 3, 40001, 1), ("i16", 1, 32769, 2),
     ("u8", 1, 70000, 1), ("i8", 2, 66000, 2), ("i4", 2, 65536, 1),
 )  # fmt: skip
-def long_contraction(
-    g: Graph, storage: str, rows: int, depth: int, columns: int
-) -> Sequence[Value]:
+def long_contraction(g: Graph, storage: str, rows: int, depth: int, columns: int) -> Values:
     """Contractions of 32,768 and more, a zero point on the left, and the sum of the left."""
     x = g.argument(real(g, storage), (rows, depth))
     w = g.argument(channels(g, storage, 1, columns, 0.02), (depth, columns))
@@ -34,7 +31,7 @@ def long_contraction(
 
 
 @family(("i8", 1024, 300), ("u8", 2048, 64), ("i4", 512, 700), ("i8", 3, 2048))
-def many_channels(g: Graph, storage: str, inputs: int, outputs: int) -> Sequence[Value]:
+def many_channels(g: Graph, storage: str, inputs: int, outputs: int) -> Values:
     """A 1x1 convolution of many channels with a bias, per axis to the end."""
     x = g.argument(real(g, storage), (1, 2, 2, inputs))
     w = g.argument(channels(g, storage, 3, outputs, 0.01, True), (1, 1, inputs, outputs))
@@ -50,9 +47,7 @@ def many_channels(g: Graph, storage: str, inputs: int, outputs: int) -> Sequence
     ("i8", 1e-30, 1e-4, (127, -128)), ("i8", 3e15, 1e-12, (127, 127)),
     ("u8", 1e-12, 1e14, (0, 255)), ("i16", 1e-9, 1e9, (-32768, 32767)),
 )  # fmt: skip
-def extreme(
-    g: Graph, storage: str, left: float, right: float, zeros: tuple[int, int]
-) -> Sequence[Value]:
+def extreme(g: Graph, storage: str, left: float, right: float, zeros: tuple[int, int]) -> Values:
     """Scales far apart, zero points at the ends, saturation from both sides."""
     a = Quantized(storage, float(np.float32(left)), zeros[0])
     b = Quantized(storage, float(np.float32(right)), 0)
@@ -68,9 +63,7 @@ def extreme(
     ("i8", (-127, 127), "f32"), ("u8", (1, 200), "f32"), ("i8", (-3, 4), "f32"),
     ("i4", (-7, 7), "f32"), ("i16", (-1000, 999), "f32"), ("i8", (-31, 32), "f64"),
 )  # fmt: skip
-def narrow_range(
-    g: Graph, storage: str, limits: tuple[int, int], expressed: str
-) -> Sequence[Value]:
+def narrow_range(g: Graph, storage: str, limits: tuple[int, int], expressed: str) -> Values:
     """Narrower ranges through a contraction, additions and a function."""
 
     def narrow(typical_scale: float, zero: bool = True) -> Quantized:
@@ -97,7 +90,7 @@ def narrow_range(
     ("i16", "quant", True), ("i6", "quant", False), ("u3", "quant", False),
     ("i5", "quant", True), ("u2", "quant", False),
 )  # fmt: skip
-def fake_quantized(g: Graph, storage: str, dialect: str, dynamic: bool) -> Sequence[Value]:
+def fake_quantized(g: Graph, storage: str, dialect: str, dynamic: bool) -> Values:
     """A graph of floats with casts around each operation, as exporters write it."""
     axes = [0] if dynamic else []
     x = g.argument("f32", (4, 8), axes)
@@ -116,7 +109,7 @@ def fake_quantized(g: Graph, storage: str, dialect: str, dynamic: bool) -> Seque
 
 
 @family(("i8", 4, 16), ("u8", 2, 8), ("i4", 3, 16), ("i6", 2, 16), ("i16", 3, 8))
-def rms_norm(g: Graph, storage: str, rows: int, width: int) -> Sequence[Value]:
+def rms_norm(g: Graph, storage: str, rows: int, width: int) -> Values:
     """An embedding's rows, normalized in f32, scaled per feature, quantized, contracted."""
     table = g.argument(real(g, storage, typical_scale=0.3), (9, width))
     at = g.argument_of("i32", g.rng.integers(0, 9, (rows, 1)))
@@ -135,7 +128,7 @@ def rms_norm(g: Graph, storage: str, rows: int, width: int) -> Sequence[Value]:
 
 
 @family(("i8",), ("u8",), ("i4",), ("i16",))
-def dynamic_network(g: Graph, storage: str) -> Sequence[Value]:
+def dynamic_network(g: Graph, storage: str) -> Values:
     """A batch of unknown size through contractions, functions, reductions and comparisons."""
     x = g.argument(real(g, storage), (5, 8), [0])
     w = g.argument(channels(g, storage, 1, 8, 0.05), (8, 8))
@@ -150,7 +143,7 @@ def dynamic_network(g: Graph, storage: str) -> Sequence[Value]:
 
 
 @family(("i8", "NHWC"), ("u8", "NHWC"), ("i4", "NHWC"), ("i8", "dilated"))
-def dynamic_batch_convolution(g: Graph, storage: str, kind: str) -> Sequence[Value]:
+def dynamic_batch_convolution(g: Graph, storage: str, kind: str) -> Values:
     """A batch of unknown size through a padded convolution with a zero point."""
     x = g.argument(real(g, storage), (3, 6, 5, 4), [0])
     w = g.argument(channels(g, storage, 3, 4, 0.05, True), (3, 3, 4, 4))
@@ -169,7 +162,7 @@ BINARY = ("add", "subtract", "multiply", "maximum", "minimum", "add", "multiply"
 
 
 @family(*((seed,) for seed in range(40)))
-def random_graph(g: Graph, seed: int) -> Sequence[Value]:
+def random_graph(g: Graph, seed: int) -> Values:
     """Twelve operations on values of one storage type, each on the results of earlier ones."""
     draw = np.random.default_rng(seed)
     storage = str(draw.choice(["i8", "u8", "i8", "i4", "u4", "i16", "i8", "u8"]))

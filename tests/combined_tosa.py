@@ -13,7 +13,7 @@ import numpy as np
 from combined_arithmetic import convolve, window_positions
 from combined_graph import Graph
 from combined_programs import family
-from combined_values import Quantized, Value, as_signed
+from combined_values import Quantized, Value, Values, as_signed
 
 
 def scaled_32(value: np.ndarray, multiplier: int, shift: int, double: bool) -> np.ndarray:
@@ -102,9 +102,7 @@ def tosa_convolution(
     ("SINGLE_ROUND", False, False, 2), ("DOUBLE_ROUND", False, False, 2),
     ("SINGLE_ROUND", True, True, 1), ("DOUBLE_ROUND", False, True, 1),
 )  # fmt: skip
-def tosa_network(
-    g: Graph, rounding: str, per_channel: bool, short: bool, stride: int
-) -> Sequence[Value]:
+def tosa_network(g: Graph, rounding: str, per_channel: bool, short: bool, stride: int) -> Values:
     """Convolution, rescale, maximum, addition in i32 of two rescaled inputs, rescale, matmul."""
     i8 = Quantized("i8", 1.0, plain=True)
     x = g.argument(i8, (1, 5 + stride, 5 + stride, 3))
@@ -151,7 +149,7 @@ class _Shape(Value):
 
 
 @family((2, 2, 0), (3, 1, 1), (3, 2, 1))
-def tosa_pooling(g: Graph, size: int, stride: int, pad: int) -> Sequence[Value]:
+def tosa_pooling(g: Graph, size: int, stride: int, pad: int) -> Values:
     """Pooling by average and maximum of rescaled values, a table, and their concatenation."""
     i8 = Quantized("i8", 1.0, plain=True)
     x = g.argument(i8, (1, 7, 7, 2)) if size > 2 else g.argument(i8, (1, 6, 6, 2))

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+Ints = Sequence[int]
+Pairs = Sequence[tuple[int, int]]
+
 ULP = 2.0**-24
 """The rounding error of one f32 operation, relative to its result."""
 
@@ -46,7 +49,7 @@ class Quantized:
         width = next(w for w in (8, 16, 32) if w >= self.bits)
         return np.dtype(f"{'uint' if self.storage[0] == 'u' else 'int'}{width}")
 
-    def spread(self, values: Any, shape: Sequence[int]) -> np.ndarray:
+    def spread(self, values: Any, shape: Ints) -> np.ndarray:
         """Scales or zero points, one for each element."""
         values = np.asarray(values, np.float64)
         if self.axis is not None and values.ndim:
@@ -118,29 +121,30 @@ class Value:
         return self.element.reals(self.array) if isinstance(self.element, Quantized) else self.array
 
 
-def names_of(values: Sequence[Value]) -> str:
+Values = Sequence[Value]
+
+
+def names_of(values: Values) -> str:
     return ", ".join(v.name for v in values)
 
 
-def types_of(values: Sequence[Value]) -> str:
+def types_of(values: Values) -> str:
     return ", ".join(v.type for v in values)
 
 
-def declared(values: Sequence[Value]) -> str:
+def declared(values: Values) -> str:
     """The names and types of arguments."""
     return ", ".join(f"{v.name}: {v.type}" for v in values)
 
 
-def function_text(
-    name: str, arguments: Sequence[Value], operations: Sequence[str], results: Sequence[Value]
-) -> str:
+def function_text(name: str, arguments: Values, operations: Sequence[str], results: Values) -> str:
     types = types_of(results)
     head = f"func.func {name}({declared(arguments)}) -> ({types}) {{"
     body = "\n".join(f"  {line}" for line in operations)
     return f"{head}\n{body}\n  return {names_of(results)} : {types}\n}}"
 
 
-def tensor(shape: Sequence[int], element: Element, dynamic: frozenset[int] = frozenset()) -> str:
+def tensor(shape: Ints, element: Element, dynamic: frozenset[int] = frozenset()) -> str:
     dims = "".join("?x" if d in dynamic else f"{n}x" for d, n in enumerate(shape))
     return f"tensor<{dims}{element}>"
 
@@ -174,7 +178,7 @@ def settle_f32(reals: np.ndarray, element: Quantized) -> np.ndarray:
     return np.clip(np.rint(scaled.astype(np.float64)), low, high).astype(np.int64)
 
 
-def integers(values: Sequence[int]) -> str:
+def integers(values: Ints) -> str:
     """An array attribute of i64."""
     return f"array<i64: {', '.join(map(str, values))}>" if len(values) else "array<i64>"
 
@@ -233,7 +237,7 @@ class Writer:
 
     # Arguments and constants
 
-    def storage(self, element: Quantized, shape: Sequence[int]) -> np.ndarray:
+    def storage(self, element: Quantized, shape: Ints) -> np.ndarray:
         """Storage values, the ends of the range among them."""
         low, high = element.range
         if high - low > 2**17:
@@ -243,11 +247,11 @@ class Writer:
         return np.where(ends == 0, low, np.where(ends == 1, high, array))
 
     def argument(
-        self, element: Element, shape: Sequence[int], dynamic: Sequence[int] = (), spread: float = 2
+        self, element: Element, shape: Ints, dynamic: Ints = (), spread: float = 2
     ) -> Value:
         return self.argument_of(element, self.draw(element, shape, spread), dynamic)
 
-    def draw(self, element: Element, shape: Sequence[int], spread: float = 2) -> np.ndarray:
+    def draw(self, element: Element, shape: Ints, spread: float = 2) -> np.ndarray:
         if isinstance(element, Quantized):
             return self.storage(element, shape)
         if element == "f32":
@@ -257,7 +261,7 @@ class Writer:
             return self.rng.integers(0, 2, shape).astype(bool)
         return self.rng.integers(0, 100, shape)
 
-    def argument_of(self, element: Element, array: Any, dynamic: Sequence[int] = ()) -> Value:
+    def argument_of(self, element: Element, array: Any, dynamic: Ints = ()) -> Value:
         """An argument with these values."""
         name = f"%arg{len(self.arguments)}"
         value = Value(name, element, np.asarray(array), 0.0, frozenset(dynamic))
@@ -280,7 +284,7 @@ class Writer:
         self.program.append(f"{value.name} = stablehlo.constant dense<{text}> : {value.type}")
         return value
 
-    def weight(self, element: Element, shape: Sequence[int], constant: bool = False) -> Value:
+    def weight(self, element: Element, shape: Ints, constant: bool = False) -> Value:
         if constant:
             return self.constant(element, self.draw(element, shape))
         return self.argument(element, shape)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import subquant
-from command_line import call
+from command_line import call, succeed
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.core.versions import PINNED_VERSIONS
 from subquant.errors import UsageError
@@ -86,8 +86,7 @@ def executable(model: str) -> str:
 
 
 def test_a_model_is_compiled_and_timed(model: str) -> None:
-    actual = call("bench", model, "--function", "main", "--repeat", "3", "--threads", "1")
-    assert actual.exit_code == 0, actual.stderr
+    actual = succeed("bench", model, "--function", "main", "--repeat", "3", "--threads", "1")
     assert re.search(
         r"main: minimum [\d.]+ [mu]s, median [\d.]+ [mu]s .*, 3 calls\n", actual.stdout
     )
@@ -96,8 +95,7 @@ def test_a_model_is_compiled_and_timed(model: str) -> None:
 
 def test_an_executable_is_timed(executable: str) -> None:
     arguments = ("--function", "open", "--input", "2xf32=1,2", "--seconds", "0.01", "--json")
-    actual = call("bench", executable, *arguments)
-    assert actual.exit_code == 0, actual.stderr
+    actual = succeed("bench", executable, *arguments)
     message = json.loads(actual.stdout)
     assert message["function"] == "open"
     assert message["milliseconds"]["minimum"] <= message["milliseconds"]["median"]

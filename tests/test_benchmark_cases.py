@@ -66,9 +66,7 @@ def test_window_sums_are_those_of_loops(stride: int, groups: int) -> None:
 
 @pytest.mark.parametrize("has_weight_argument", [False, True])
 @pytest.mark.parametrize("kind", ["matmul", "convolution", "depthwise"])
-def test_quantized_programs_are_the_cases(
-    cpu: Device, kind: str, has_weight_argument: bool
-) -> None:
+def test_quantized_programs_are_cases(cpu: Device, kind: str, has_weight_argument: bool) -> None:
     data = tiny(kind)
     write = bench.programs.quantized_integers
     text = write(data.values, data.arrays, has_weight_argument=has_weight_argument)
@@ -78,7 +76,7 @@ def test_quantized_programs_are_the_cases(
 
 
 @pytest.mark.parametrize("kind", ["matmul", "convolution", "depthwise"])
-def test_plain_programs_are_the_cases(kind: str) -> None:
+def test_plain_programs_are_cases(kind: str) -> None:
     data = tiny(kind)
     program = bench.iree.prepare(data.values, dict(data.arrays), 1, 1)
     program.call(0)
@@ -265,10 +263,9 @@ def test_a_network_has_the_layers_of_the_paper() -> None:
     }
     weights = {each.name: list(each.dims) for each in inferred.initializer}
     convolutions = [node for node in inferred.node if node.op_type == "Conv"]
-    products = [
-        math.prod(shapes[node.output[0]]) * math.prod(weights[node.input[1]][1:])
-        for node in convolutions
-    ]
+    outputs = [math.prod(shapes[node.output[0]]) for node in convolutions]
+    kernels = [weights[node.input[1]] for node in convolutions]
+    products = [n * math.prod(kernel[1:]) for n, kernel in zip(outputs, kernels, strict=True)]
     assert len(convolutions) == 52
     assert sum(products) + 1280 * 1000 == 300_774_272
-    assert sum(math.prod(weights[node.input[1]]) for node in convolutions) == 2_189_760
+    assert sum(map(math.prod, kernels)) == 2_189_760

@@ -174,9 +174,7 @@ def test_peers_that_are_faster_and_wrong_are_listed() -> None:
     assert "Faster, and wrong" not in page([other])
 
 
-def test_onnx_runtime_has_unsigned_weights_where_it_saturates(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_onnx_runtime_has_unsigned_weights_if_it_saturates(monkeypatch: pytest.MonkeyPatch) -> None:
     requested = []
     faster = SimpleNamespace(
         describe=lambda: {"name": "it", "version": "1"},
@@ -232,14 +230,10 @@ def test_a_mark_that_is_missed_is_reported_with_what_is_known() -> None:
     assert "the caches are too small" not in page([outcome_of(1.0)], remarks=remarks)
 
 
-def test_the_command_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.main.main(["--list", "--case", "^int8 depthwise"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "int8 depthwise 3x3 stride 1",
-        "int8 depthwise 3x3 stride 2",
-    ]
+    names = [f"int8 depthwise 3x3 stride {stride}" for stride in (1, 2)]
+    assert capsys.readouterr().out.splitlines() == names
     assert bench.main.main(["--case", "no such case"]) == 2
     assert bench.main.main(["--seconds", "0"]) == 2
     assert bench.main.main(["--target-cpu", "nonsense"]) == 2

@@ -33,6 +33,7 @@ def cases_on_devices(cases: Iterable[str], *vulkan_cases: str) -> pytest.MarkDec
     return pytest.mark.parametrize(("case", "device_name"), pairs)
 
 
+ROWS = ("(m, n, k)", ("(m, k)", "(n, k)", "(m, n)"))
 AFFINE = {
     "two batches": (
         "(b, m, n, k)", ("(b, m, k)", "(b, k, n)", "(n, b, m)"),
@@ -41,37 +42,33 @@ AFFINE = {
     "scalar rows": (
         "(n, k, l)", ("(l, k)", "(k, n, l)", "(n)"), (6, 4, 6), (2, 3, 6), ("f32", "f16", "f32"),
     ),
-    "half": ("(m, n, k)", ("(m, k)", "(n, k)", "(m, n)"), (2, 3, 16), (1, 8), ("f16",) * 3),
+    "half": (*ROWS, (2, 3, 16), (1, 8), ("f16",) * 3),
     "double": ("(m, n, k)", ("(k, m)", "(n, k)", "(n, m)"), (2, 4, 6), (2, 6), ("f64",) * 3),
     "window": (
         "(n, y, x, f, i, j, c)", ("(n, c, y * 2 + i, x + j * 3)", "(f, c, i, j)", "(n, f, y, x)"),
-        (2, 2, 3, 4, 3, 2, 6), (2, 3, 1, 1), ("f32", "f32", "f32"),
+        (2, 2, 3, 4, 3, 2, 6), (2, 3, 1, 1), ("f32",) * 3,
     ),
 }  # fmt: skip
 
 
 PACKED = {
-    "rows": (
-        "(m, n, k)", ("(m, k)", "(n, k)", "(m, n)"), (3, 5, 32), (1, 16), ("f32", "f16", "f32"),
-    ),
-    "whole rows": (
-        "(m, n, k)", ("(m, k)", "(n, k)", "(m, n)"), (3, 5, 24), (1, 24), ("f32", "f32", "f32"),
-    ),
-    "elements": ("(n, k)", ("(k)", "(n, k)", "(n)"), (3, 16), (1, 1), ("f32", "f32", "f32")),
+    "rows": (*ROWS, (3, 5, 32), (1, 16), ("f32", "f16", "f32")),
+    "whole rows": (*ROWS, (3, 5, 24), (1, 24), ("f32",) * 3),
+    "elements": ("(n, k)", ("(k)", "(n, k)", "(n)"), (3, 16), (1, 1), ("f32",) * 3),
     "columns": (
         "(m, n, k)", ("(k, m)", "(k, n)", "(m, n)"), (3, 16, 6), (3, 1), ("f32", "f32", "f16"),
     ),
     "columns in blocks": (
         "(b, m, n, k)", ("(m, b, k)", "(b, k, n)", "(n, m, b)"),
-        (2, 3, 16, 6), (1, 2, 8), ("f32", "f32", "f32"),
+        (2, 3, 16, 6), (1, 2, 8), ("f32",) * 3,
     ),
     "features of a window": (
         "(n, y, f, i, c)", ("(n, y * 2 + i, c)", "(f, i, c)", "(n, f, y)"),
-        (2, 3, 4, 3, 16), (2, 1, 8), ("f32", "f32", "f32"),
+        (2, 3, 4, 3, 16), (2, 1, 8), ("f32",) * 3,
     ),
     "positions of a window": (
         "(y, f, c, i)", ("(y + i * 2, c)", "(f, c, i)", "(y, f)"),
-        (5, 4, 6, 8), (2, 3, 1), ("f32", "f32", "f32"),
+        (5, 4, 6, 8), (2, 3, 1), ("f32",) * 3,
     ),
 }  # fmt: skip
 """Their last axis of storage fills bytes whatever the integers' bits are."""
@@ -238,11 +235,8 @@ def test_packed_parameters(bits: int, cpu: Device, tmp_path: Path) -> None:
 "util.global"() {{sym_name = "w", sym_visibility = "private", type = {stored},
     initial_value = #flow.parameter.named<"model"::"w"> : {stored}}} : () -> ()
 {text.replace(f", %q: {stored}", "").replace('  %w = "', f'{load}  %w = "', 1)}"""
-    q = (
-        np.random.default_rng(13)
-        .integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (8, 32))
-        .astype(np.int8)
-    )
+    limit = 2 ** (bits - 1)
+    q = np.random.default_rng(13).integers(-limit, limit, (8, 32)).astype(np.int8)
     packed = np.concatenate([plane.reshape(-1) for plane in pack_planes(q, PLANE_BITS[bits])])
     assert packed.size == q.size * bits // 8
     path = tmp_path / "w.irpa"

@@ -45,12 +45,11 @@ def command_of(name: str) -> click.Command:
         (("--extent", "n=2", "--dim", "m=3"), {"dims": ("n=2", "m=3")}),
     ],
 )
-def test_earlier_option_names_are_accepted_and_hidden(
+def test_earlier_options_are_accepted_and_hidden(
     old: tuple[str, ...], new: dict[str, object]
 ) -> None:
-    context = command_of("compile").make_context(
-        "compile", ["x.mlir", *old], **main.context_settings
-    )
+    command = command_of("compile")
+    context = command.make_context("compile", ["x.mlir", *old], **main.context_settings)
     assert context.params | new == context.params
     text = succeed("compile", "--help").stdout
     assert "--fuse-below-macs N" in text
@@ -142,9 +141,8 @@ def test_opt_writes_a_file() -> None:
     result = succeed("opt", "model.mlir", "--passes", "lower-quant-casts", "-o", "out.mlir")
     assert result.stdout == ""
     assert "quant.qcast" not in Path("out.mlir").read_text()
-    assert fail(1, "opt", "model.mlir", "-o", "none/out.mlir").startswith(
-        "error: cannot write 'none/out.mlir': "
-    )
+    message = "error: cannot write 'none/out.mlir': "
+    assert fail(1, "opt", "model.mlir", "-o", "none/out.mlir").startswith(message)
 
 
 def test_opt_prints_the_parts_without_errors() -> None:

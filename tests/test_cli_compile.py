@@ -120,9 +120,8 @@ def test_an_output_is_replaced_only_when_it_is_whole() -> None:
 def replay(stderr: str) -> subprocess.CompletedProcess[str]:
     """Run the replay command of an error in a shell."""
     (command,) = re.findall(r"^note: replay with: (.*)$", stderr, re.MULTILINE)
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path}
     return subprocess.run(
         ["/bin/sh", "-c", command], env=environment, capture_output=True, text=True, check=False
     )
@@ -152,13 +151,11 @@ def test_an_unwritable_reproducer_is_reported() -> None:
 
 def test_exec_leaves_the_reproducer_here() -> None:
     Path("tangent.mlir").write_text(TANGENT)
-    assert "replay with: iree-compile tangent.reproducer.mlir" in fail(
-        1, "exec", "tangent.mlir", "--input", "f32=1"
-    )
+    errors = fail(1, "exec", "tangent.mlir", "--input", "f32=1")
+    assert "replay with: iree-compile tangent.reproducer.mlir" in errors
     assert files() == ["model.mlir", "tangent.mlir", "tangent.reproducer.mlir"]
-    assert "replay with: iree-compile stdin.reproducer.mlir" in fail(
-        1, "exec", "-", "--input", "f32=1", stdin=TANGENT
-    )
+    errors = fail(1, "exec", "-", "--input", "f32=1", stdin=TANGENT)
+    assert "replay with: iree-compile stdin.reproducer.mlir" in errors
 
 
 def test_an_unknown_flag_of_iree() -> None:
@@ -180,7 +177,7 @@ def test_an_unknown_flag_of_iree() -> None:
         ("printf '\\377' >&2; exit 1", "error: IREE's compiler failed with status 1: \ufffd\n"),
     ],
 )
-def test_a_compiler_that_crashes(
+def test_crashes_of_the_compiler(
     script: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = Path("iree-compile").absolute()

@@ -12,6 +12,8 @@ import pytest
 
 from command_line import INPUT, QUANTIZED_I8, fail, files, succeed
 
+ONE_RESULT = "function 'main' has 1 result"
+NAMES = "main, back, two, divide, columns, nothing"
 NO_EXECUTABLE = "; expected the output of 'subquant compile'"
 
 pytestmark = pytest.mark.usefixtures("model_folder")
@@ -23,10 +25,8 @@ def test_run_calls_main(vmfb: str) -> None:
 
 
 def test_run_calls_another_function(vmfb: str) -> None:
-    result = succeed(
-        "run", vmfb, "--function", "two", "--input", "i32=5", "--input", "i4=-8",
-        "--input", "bf16=0.5",
-    )  # fmt: skip
+    inputs = ("--input", "i32=5", "--input", "i4=-8", "--input", "bf16=0.5")
+    result = succeed("run", vmfb, "--function", "two", *inputs)
     assert result.stdout == "result[0]: i32=-3\nresult[1]: i8=-8\nresult[2]: bf16=0.5\n"
     assert succeed("run", vmfb, "--function", "nothing").stdout == ""
 
@@ -34,9 +34,8 @@ def test_run_calls_another_function(vmfb: str) -> None:
 def test_unsigned_storage(vmfb: str) -> None:
     stored = succeed("run", vmfb, "--function", "back", "--input", "4xu8=1,2,8,14")
     assert stored.stdout == "result[0]: 4xf32=-1 0 0 12\n"
-    real = succeed(
-        "run", vmfb, "--function", "back", "--quantized-io", "--input", "4xf32=-5,0.5,3,1e9"
-    )
+    reals = ("--quantized-io", "--input", "4xf32=-5,0.5,3,1e9")
+    real = succeed("run", vmfb, "--function", "back", *reals)
     assert real.stdout == "result[0]: 4xf32=-1 0 4 12\n"  # saturated, and ties to even
 
 
@@ -60,10 +59,8 @@ def test_invalid_numbers_of_threads(vmfb: str) -> None:
 
 
 def test_outputs(vmfb: str) -> None:
-    two = [
-        "run", vmfb, "--function", "two", "--input", "i32=5", "--input", "i4=1",
-        "--input", "bf16=0.5",
-    ]  # fmt: skip
+    inputs = ("--input", "i32=5", "--input", "i4=1", "--input", "bf16=0.5")
+    two = ["run", vmfb, "--function", "two", *inputs]
     result = succeed(*two, "--output", "@a.npy", "--output", "-", "--output", "@c.npy")
     assert result.stdout == "result[1]: i8=1\n"
     assert np.load("a.npy") == 6
@@ -176,23 +173,16 @@ def test_wrong_arguments(vmfb: str, arguments: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            "--function none",
-            "no function is named 'none'; expected one of: main, back, two, divide, columns, "
-            "nothing",
-        ),
+        ("--function none", f"no function is named 'none'; expected one of: {NAMES}\n"),
         ("--input 4xf32", "expected '=' and numbers after '4xf32'"),
         ("--input 4xi8=128", "128 does not fit i8 in '4xi8=128'"),
         ("--input 9999999999999999xf32=1", "9999999999999999 elements of type f32 do not fit in"),
         ("--input 4xf32=1 --output y.npy", "expected @file.npy or - for --output, got 'y.npy'"),
         ("--input 4xf32=1 --output @", "expected @file.npy or - for --output, got '@'"),
-        (
-            "--input 4xf32=1 --output - --output -",
-            "function 'main' has 1 result, got 2 --output options",
-        ),
+        ("--input 4xf32=1 --output - --output -", f"{ONE_RESULT}, got 2 --output options"),
         (
             "--input 4xf32=1 --expect 4xi8=3 --expect 4xi8=3",
-            "function 'main' has 1 result, got 2 --expect options",
+            f"{ONE_RESULT}, got 2 --expect options",
         ),
         ("--input 4xf32=1 --expect nonsense", "expected @file.npy or a literal"),
         ("--input 4xf32=1 --parameters none.irpa", "expected scope=file.irpa for --parameters"),

@@ -86,9 +86,7 @@ def test_a_part_that_is_missing_is_named_and_fails() -> None:
         ),
     ],
 )
-def test_reports_that_do_not_belong_together(
-    other: Report, message: str, in_temporary_folder: Path
-) -> None:
+def test_reports_of_other_runs(other: Report, message: str, in_temporary_folder: Path) -> None:
     Path("a.json").write_text(to_json(make([0, 2], "1/2")))
     Path("b.json").write_text(to_json(other))
     result = call("report", "merge", "a.json", "b.json", "--json", "c.json")

@@ -139,57 +139,40 @@ def bytes_of(shape: Sequence[int]) -> np.ndarray:
 
 @ON_VULKAN
 @pytest.mark.parametrize("name", CHOSEN)
-def test_bytes_that_are_joined_where_they_are_computed(
-    device: Device, device_name: str, name: str
-) -> None:
+def test_bytes_that_are_joined_where_they_are_computed(device: Device, name: str) -> None:
     x = bytes_of(JOINS[name].program.shape)
     np.testing.assert_array_equal(JOINED.function(name, device)(x), JOINS[name].expected(x))
 
 
 MOVES = {
-    "transpose": (
-        "stablehlo.transpose %p{n}, dims = [2, 0, 1] : ({whole}) -> {result}",
-        (7, 3, 5),
-        lambda x: x.transpose(2, 0, 1),
-    ),
+    "transpose": ("transpose %p{n}, dims = [2, 0, 1]", (7, 3, 5), lambda x: x.transpose(2, 0, 1)),
     "transpose of the last": (
-        "stablehlo.transpose %p{n}, dims = [0, 2, 1] : ({whole}) -> {result}",
-        (3, 7, 5),
-        lambda x: x.transpose(0, 2, 1),
+        "transpose %p{n}, dims = [0, 2, 1]", (3, 7, 5), lambda x: x.transpose(0, 2, 1),
     ),
     "broadcast": (
-        "stablehlo.broadcast_in_dim %p{n}, dims = [0, 1, 3] : ({whole}) -> {result}",
-        (3, 5, 2, 7),
+        "broadcast_in_dim %p{n}, dims = [0, 1, 3]", (3, 5, 2, 7),
         lambda x: np.broadcast_to(x[:, :, None], (3, 5, 2, 7)),
     ),
     "pad": (
-        "stablehlo.pad %p{n}, %fill, low = [1, 0, 3], high = [0, 2, 0], interior = [0, 0, 0]"
+        "pad %p{n}, %fill, low = [1, 0, 3], high = [0, 2, 0], interior = [0, 0, 0]"
         " : ({whole}, tensor<i8>) -> {result}",
-        (4, 7, 10),
-        lambda x: np.pad(x, ((1, 0), (0, 2), (3, 0)), constant_values=1),
+        (4, 7, 10), lambda x: np.pad(x, ((1, 0), (0, 2), (3, 0)), constant_values=1),
     ),
-    "slice": (
-        "stablehlo.slice %p{n} [1:3, 0:4, 2:7] : ({whole}) -> {result}",
-        (2, 4, 5),
-        lambda x: x[1:3, 0:4, 2:7],
-    ),
-    "reverse": (
-        "stablehlo.reverse %p{n}, dims = [1, 2] : {whole}",
-        (3, 5, 7),
-        lambda x: x[:, ::-1, ::-1],
-    ),
+    "slice": ("slice %p{n} [1:3, 0:4, 2:7]", (2, 4, 5), lambda x: x[1:3, 0:4, 2:7]),
+    "reverse": ("reverse %p{n}, dims = [1, 2]", (3, 5, 7), lambda x: x[:, ::-1, ::-1]),
     "update": (
-        "stablehlo.dynamic_update_slice %y, %p{n}, %one, %zero, %one"
+        "dynamic_update_slice %y, %p{n}, %one, %zero, %one"
         " : ({result}, {whole}, tensor<i32>, tensor<i32>, tensor<i32>) -> {result}",
-        (4, 6, 9),
-        lambda x: np.pad(x, ((1, 0), (0, 1), (1, 1)), constant_values=2),
+        (4, 6, 9), lambda x: np.pad(x, ((1, 0), (0, 1), (1, 1)), constant_values=2),
     ),
-}
+}  # fmt: skip
+"""An operation, of one operand where it says no types; its result's shape, and its meaning."""
 MOVED = Program((3, 5, 7), "i8", 2)
 
 
 def moved_text(name: str) -> str:
     text, shape, _ = MOVES[name]
+    text += "" if " : " in text else " : ({whole}) -> {result}"
     types = {"whole": MOVED.type(MOVED.shape), "result": MOVED.type(shape)}
     more = [
         "%fill = stablehlo.constant dense<1> : tensor<i8>",
@@ -197,7 +180,7 @@ def moved_text(name: str) -> str:
         "%one = stablehlo.constant dense<1> : tensor<i32>",
         "%two = stablehlo.constant dense<2> : tensor<i8>",
         f"%y = stablehlo.broadcast_in_dim %two, dims = [] : (tensor<i8>) -> {types['result']}",
-        *(f"%r{n} = " + text.format(n=n, **types) for n in range(2)),
+        *(f"%r{n} = stablehlo." + text.format(n=n, **types) for n in range(2)),
     ]
     return MOVED.text([("%r0", shape), ("%r1", shape)], more)
 
@@ -207,16 +190,14 @@ MOVED_TOGETHER = Together({name: moved_text(name) for name in MOVES})
 
 @ON_VULKAN
 @pytest.mark.parametrize("name", MOVES)
-def test_bytes_that_are_moved_where_they_are_computed(
-    device: Device, device_name: str, name: str
-) -> None:
+def test_bytes_that_are_moved_where_they_are_computed(device: Device, name: str) -> None:
     x = bytes_of(MOVED.shape)
     for n, actual in enumerate(MOVED_TOGETHER.function(name, device)(x)):
         np.testing.assert_array_equal(actual, MOVES[name][2](MOVED.part(x, n)))
 
 
 @ON_VULKAN
-def test_no_thread_reads_what_another_writes(device: Device, device_name: str) -> None:
+def test_no_thread_reads_what_another_writes(device: Device) -> None:
     """Whatever a device does by chance: from the executables."""
     for programs in (JOINED, MOVED_TOGETHER):
         assert races(programs.executable(device)) == []
@@ -237,7 +218,7 @@ func.func @main(%x: tensor<12x9xi8>) -> (tensor<9x12xi32>, tensor<12x9xi32>) {
 
 
 @ON_VULKAN
-def test_bytes_that_are_read_in_two_orders(device: Device, device_name: str) -> None:
+def test_bytes_that_are_read_in_two_orders(device: Device) -> None:
     x = bytes_of((12, 9))
     transposed, same = run(TWO_WAYS, device, x)
     np.testing.assert_array_equal(transposed, -x.T.astype(np.int32))
@@ -278,7 +259,7 @@ func.func @main(%x: tensor<3x7x7x4xi8>) -> tensor<7x4xi32> {
 
 
 @ON_VULKAN
-def test_sums_of_a_broadcast_that_is_widened(device: Device, device_name: str) -> None:
+def test_sums_of_a_broadcast_that_is_widened(device: Device) -> None:
     x = bytes_of((3, 7, 7, 4))
     actual = run(BROADCAST_SUMS, device, x)
     np.testing.assert_array_equal(actual, 4 * x.astype(np.int64).sum((0, 2)))

@@ -66,7 +66,7 @@ def small(*shape: int) -> np.ndarray:
 )
 @pytest.mark.share(3)
 def test_sums_over_any_axes(
-    device: Device, device_name: str, before: str, shape: tuple[int, ...], axes: list[int]
+    device: Device, before: str, shape: tuple[int, ...], axes: list[int]
 ) -> None:
     x = small(*shape)
     y = x * x if "multiply" in before else -x
@@ -85,18 +85,9 @@ def test_column_reductions_are_still_wrong_without_barriers(vulkan_32bit: Device
     assert (actual != y - y.sum(0)).any(), FIXED + "cross_thread_reads.py, and its use"
 
 
-TWICE = """
-func.func @main(%x: tensor<33x17xf32>) -> tensor<33x17xf32> {
-  %zero = stablehlo.constant dense<0.0> : tensor<f32>
-  %y = stablehlo.multiply %x, %x : tensor<33x17xf32>
-  %again = stablehlo.multiply %x, %x : tensor<33x17xf32>
-  %s = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0]
-      : (tensor<33x17xf32>, tensor<f32>) -> tensor<17xf32>
-  %b = stablehlo.broadcast_in_dim %s, dims = [1] : (tensor<17xf32>) -> tensor<33x17xf32>
-  %r = stablehlo.subtract %again, %b : tensor<33x17xf32>
-  return %r : tensor<33x17xf32>
-}
-"""
+AGAIN = "%again = stablehlo.multiply %x, %x : tensor<33x17xf32>\n  %s ="
+TWICE = normalized((33, 17), [0], "stablehlo.multiply %x, %x").replace("%s =", AGAIN)
+TWICE = TWICE.replace("subtract %y", "subtract %again")
 
 
 CALLED = """
@@ -175,7 +166,7 @@ func.func @main(%x: tensor<ROWSx13xf32>, %g: tensor<13xf32>, %h: tensor<13xf32>)
 @pytest.mark.parametrize("device_name", ["cpu", "vulkan", "vulkan_32bit"])
 @pytest.mark.parametrize("rows", ["6", "?"])
 @pytest.mark.share(2)
-def test_batch_norm_training(device: Device, device_name: str, rows: str) -> None:
+def test_batch_norm_training(device: Device, rows: str) -> None:
     """Sums of 6 numbers below 400 in f32, one square root and quotient: within 1e-5."""
     x = small(6, 13)
     g, h = small(2, 13)
@@ -241,33 +232,26 @@ PROGRAMS = {
     "a called function": (CALLED, [small(33, 17)], square),
     # As in a squeeze-and-excitation block: the sum and the product widen separately.
     "storage widened twice": (
-        WIDENED_TWICE,
-        [bytes_from(3, 5, 4, 4, 5, dtype=np.int16), np.int16(5)],
-        widened,
+        WIDENED_TWICE, [bytes_from(3, 5, 4, 4, 5, dtype=np.int16), np.int16(5)], widened,
     ),
     "row sums along the other axis": (
-        SUMS_ALONG_THE_OTHER_AXIS,
-        [small(13, 13)],
-        lambda x: x - x.sum(1)[None],
+        SUMS_ALONG_THE_OTHER_AXIS, [small(13, 13)], lambda x: x - x.sum(1)[None],
     ),
     "a broadcast product": (
-        PRODUCTS,
-        list(small(2, 13, 13)),
-        lambda a, b: np.broadcast_to(a @ b - b, (5, 13, 13)),
+        PRODUCTS, list(small(2, 13, 13)), lambda a, b: np.broadcast_to(a @ b - b, (5, 13, 13)),
     ),
     "rows of dynamic length": (SOFTMAX, [small(4, 9)], softmax),
     # Storage that is shifted to signed is multiplied and summed: the first call shows a race.
     "products of unsigned storage": (
-        UNSIGNED,
-        [bytes_from(2, 1, 64), bytes_from(4, 64, 2)],
+        UNSIGNED, [bytes_from(2, 1, 64), bytes_from(4, 64, 2)],
         lambda a, w: a.astype(np.int64) @ w.astype(np.int64),
     ),
-}
+}  # fmt: skip
 
 
 @ON_VULKAN
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs(device: Device, device_name: str, name: str) -> None:
+def test_programs(device: Device, name: str) -> None:
     """Devices' exponentials are within 3 + 2 |x| units in the last place (Vulkan), so 1e-5."""
     text, arguments, expected = PROGRAMS[name]
     rtol = 1e-5 if text is SOFTMAX else 0
@@ -299,9 +283,7 @@ QUANTIZED = Together({f"{rows}x{columns}": quantized_rows(rows, columns) for row
 
 @ON_VULKAN
 @pytest.mark.parametrize(("rows", "columns"), ROWS)
-def test_rows_and_what_they_are_scaled_by(
-    device: Device, device_name: str, rows: int, columns: int
-) -> None:
+def test_rows_and_what_they_are_scaled_by(device: Device, rows: int, columns: int) -> None:
     x = small(rows, columns)
     greatest = np.abs(x).max(1)
     actual, scales = QUANTIZED.function(f"{rows}x{columns}", device)(x)

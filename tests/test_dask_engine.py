@@ -177,9 +177,7 @@ def test_workers_of_a_machine_share_its_cores(cluster: Cluster) -> None:
     assert {done.value for done in actual.values()} == {max(available_cores() // 2, 1)}
 
 
-def test_another_cpu_is_not_taken_for_this_one(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_cpu_is_told_apart(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subquant.batch.engines.dask_worker.host_cpu", lambda: ("flags: other",))
     tasks = [
         Task("host", "engine_tasks:double", {"x": 1}, needs={HOST_CPU: 1}),
@@ -203,9 +201,7 @@ for done in run_tasks(tasks, cluster=sys.argv[1]):
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
-def test_children_on_workers_end_with_the_client(
-    cluster: Cluster, tmp_path: Path, name: str
-) -> None:
+def test_children_end_with_the_client(cluster: Cluster, tmp_path: Path, name: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", CLIENT, cluster.address, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
