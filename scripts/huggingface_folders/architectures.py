@@ -40,9 +40,15 @@ def llama3_config(**settings: object) -> PretrainedConfig:
     return _llama(**{"rope_parameters": dict(_LLAMA3_ROPE), "rms_norm_eps": 1e-5} | settings)
 
 
-def mistral_config() -> PretrainedConfig:
-    """Return a configuration with a sliding window in each block."""
-    return transformers.MistralConfig(**SIZES, sliding_window=_WINDOW, head_dim=16)
+def one_block_config(**settings: object) -> PretrainedConfig:
+    """Return the configuration of one block of Llama, which is enough to read a format."""
+    return llama3_config(**{"num_hidden_layers": 1, "vocab_size": 64} | settings)
+
+
+def mistral_config(**settings: object) -> PretrainedConfig:
+    """Return the configuration of one block with a sliding window."""
+    sizes = SIZES | {"num_hidden_layers": 1, "head_dim": 16} | settings
+    return transformers.MistralConfig(**sizes, sliding_window=_WINDOW)
 
 
 def qwen3_config(**settings: object) -> PretrainedConfig:
@@ -81,7 +87,7 @@ def _phi3(**settings: object) -> PretrainedConfig:
 
 def _mixtral() -> PretrainedConfig:
     return transformers.MixtralConfig(
-        **SIZES | {"intermediate_size": 64},
+        **SIZES | {"intermediate_size": 32},
         num_local_experts=4,
         num_experts_per_tok=2,
         sliding_window=None,
@@ -90,13 +96,13 @@ def _mixtral() -> PretrainedConfig:
 
 def _qwen3_moe() -> PretrainedConfig:
     return transformers.Qwen3MoeConfig(
-        **SIZES | {"num_hidden_layers": 3},
+        **SIZES,
         head_dim=16,
         moe_intermediate_size=32,
         num_experts=4,
         num_experts_per_tok=2,
         norm_topk_prob=True,
-        mlp_only_layers=[1],
+        mlp_only_layers=[0],
     )
 
 
@@ -131,7 +137,7 @@ _CONFIGURATIONS: dict[str, Callable[[], PretrainedConfig]] = {
     ),
     "qwen3": qwen3_config,
     "gemma3": gemma3_config,
-    "phi3": _phi3,
+    "phi3": lambda: _phi3(num_hidden_layers=1),
     "phi3_partial": lambda: _phi3(
         num_hidden_layers=1,
         rope_parameters={

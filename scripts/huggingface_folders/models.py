@@ -103,14 +103,14 @@ def float32_model(config: PretrainedConfig, state: Mapping[str, torch.Tensor]) -
     return model
 
 
-def check_loads(folder: Path, reference: PreTrainedModel) -> None:
+def check_loads(folder: Path, reference: PreTrainedModel, **settings: object) -> None:
     """Check that transformers reads a folder, and computes about the same in bf16.
 
     Raises:
         RuntimeError: a logit differs by more than 5 % of the largest one.
     """
     model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.bfloat16, attn_implementation="eager"
+        folder, dtype=torch.bfloat16, attn_implementation="eager", **settings
     ).eval()
     tokens = tokens_of(reference.config)
     logits = forward(reference, tokens)
