@@ -276,7 +276,7 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "compressed_fp8_block": lambda folder: _write(
         folder,
         _config("FP8_BLOCK"),
-        one_block_config(hidden_size=128, intermediate_size=128, head_dim=16),
+        one_block_config(hidden_size=128, intermediate_size=128, head_dim=32),
     ),
     "compressed_fp8_block_partial": lambda folder: _write(
         folder,
