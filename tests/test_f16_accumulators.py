@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from devices import ON_DEVICES, run
+from programs import PRODUCT, convolution_of, one_operation
 from subquant.runtime import Device
 
 DTYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
@@ -39,14 +40,8 @@ def test_a_product_is_rounded_once(
 ) -> None:
     rows, depth, columns = shape
     x, w = drawn(element, (rows, depth), (depth, columns))
-    types = [f"tensor<{rows}x{depth}x{element}>", f"tensor<{depth}x{columns}x{element}>"]
-    result = f"tensor<{rows}x{columns}x{element}>"
-    text = f"""
-func.func @main(%x: {types[0]}, %w: {types[1]}) -> {result} {{
-  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-      : ({types[0]}, {types[1]}) -> {result}
-  return %y : {result}
-}}"""
+    types = [f"{rows}x{depth}x{element}", f"{depth}x{columns}x{element}"]
+    text = one_operation(PRODUCT, types, f"{rows}x{columns}x{element}")
     a, b = x.astype(np.float64), w.astype(np.float64)
     got = as_reals(run(text, device, x, w), element)
     check_one_rounding(got, a @ b, np.abs(a) @ np.abs(b), element)
@@ -56,14 +51,9 @@ func.func @main(%x: {types[0]}, %w: {types[1]}) -> {result} {{
 @ELEMENTS
 def test_a_convolution_is_rounded_once(element: str, device: Device) -> None:
     x, w = drawn(element, (1, 6, 6, 8), (3, 3, 8, 4))
-    text = f"""
-func.func @main(%x: tensor<1x6x6x8x{element}>, %w: tensor<3x3x8x4x{element}>)
-    -> tensor<1x4x4x4x{element}> {{
-  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
-      window = {{}} {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
-      : (tensor<1x6x6x8x{element}>, tensor<3x3x8x4x{element}>) -> tensor<1x4x4x4x{element}>
-  return %y : tensor<1x4x4x4x{element}>
-}}"""
+    convolution = convolution_of("[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]")
+    types = [f"1x6x6x8x{element}", f"3x3x8x4x{element}"]
+    text = one_operation(convolution, types, f"1x4x4x4x{element}")
     a, b = x.astype(np.float64), w.astype(np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(a, (3, 3), axis=(1, 2))
     exact, absolute = (

@@ -11,6 +11,7 @@ import pytest
 
 import subquant
 from devices import ON_DEVICES, compile_for
+from programs import one_operation
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
@@ -143,13 +144,8 @@ WIDE = [0, 1, -1, 2, -2, 3, -3, 5, 1 << 30, -(1 << 30), (1 << 31) - 1, 1 - (1 <<
 
 def requantization(rows: int, columns: int, source: str, target: str) -> str:
     """A program of one ``uniform_quantize``, between two element types."""
-    types = [f"tensor<{rows}x{columns}x{element}>" for element in (source, target)]
-    return f"""
-func.func @main(%x: {types[0]}) -> {types[1]} {{
-  %r = stablehlo.uniform_quantize %x : ({types[0]}) -> {types[1]}
-  return %r : {types[1]}
-}}
-"""
+    operand, result = (f"{rows}x{columns}x{element}" for element in (source, target))
+    return one_operation("stablehlo.uniform_quantize %0", [operand], result)
 
 
 def requantized(text: str, rounding: Any, *arguments: np.ndarray) -> np.ndarray:
@@ -190,14 +186,11 @@ def test_every_shift_is_emitted(rounding: Any, per_channel: bool) -> None:
 
 def test_products_of_a_sum_stay_inside_64_bits() -> None:
     """Factors beyond 31 bits become the greatest multiplier, or a sum of two would wrap."""
-    text = """
-!q = !quant.uniform<i32<-2147483647:2147483647>:f64, 1.0995e+12>
-!r = !quant.uniform<i32<-2147483647:2147483647>:f64, 1.0>
-func.func @main(%x: tensor<4x!q>, %y: tensor<4x!q>) -> tensor<4x!r> {
-  %r = stablehlo.add %x, %y : (tensor<4x!q>, tensor<4x!q>) -> tensor<4x!r>
-  return %r : tensor<4x!r>
-}
-"""
+    operand, result = (
+        f"4x!quant.uniform<i32<-2147483647:2147483647>:f64, {scale}>"
+        for scale in ("1.0995e+12", "1.0")
+    )
+    text = one_operation("stablehlo.add %0, %1", [operand, operand], result)
     x = np.array([2**31 - 1, 1 - 2**31, 2**31 - 1, 5], np.int32)
     y = np.array([2**31 - 1, 1 - 2**31, 1 - 2**31, -5], np.int32)
     actual = requantized(text, "half-up", x, y)
@@ -249,13 +242,8 @@ def test_a_multiplier_for_each_block(rounding: Any, device: Device) -> None:
     )
     target = f"!quant.uniform<i8:f32:{{0:4, 1:2}}, {{{pairs}}}>"
     dense = f"dense<{[[float(s) for s in row] for row in source]}> : tensor<4x2xf64>"
-    text = f"""
-func.func @main(%x: tensor<8x8xi32>) -> tensor<8x8xi8> {{
-  %y = "subquant.requantize"(%x) {{scales = [{dense}], bounds = array<i64: 100000>,
-      quantized_type = {target}}} : (tensor<8x8xi32>) -> tensor<8x8xi8>
-  return %y : tensor<8x8xi8>
-}}
-"""
+    attributes = f"scales = [{dense}], bounds = array<i64: 100000>, quantized_type = {target}"
+    text = one_operation(f'"subquant.requantize"(%0) {{{attributes}}}', ["8x8xi32"], "8x8xi8")
     values = generator.integers(-20_000, 20_000, (8, 8)).astype(np.int32)
     exactly = np.vectorize(lambda scale: Fraction(float(scale)), otypes=[object])
     sources = exactly(source).repeat(2, axis=0).repeat(4, axis=1)
@@ -354,13 +342,8 @@ func.func @main(%x: tensor<4x!q>) -> tensor<4x!q> {
 
 
 def test_an_integer_only_program_may_quantize_reals_to_blocks(cpu: Device) -> None:
-    text = """
-!q = !quant.uniform<i8:f32:{0:2, 1:4}, {{0.5:1, 0.25:2}, {0.125, 0.0625}}>
-func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8x!q> {
-  %0 = quant.qcast %x : tensor<4x8xf32> to tensor<4x8x!q>
-  return %0 : tensor<4x8x!q>
-}
-"""
+    result = "4x8x!quant.uniform<i8:f32:{0:2, 1:4}, {{0.5:1, 0.25:2}, {0.125, 0.0625}}>"
+    text = one_operation('"quant.qcast"(%0)', ["4x8xf32"], result)
     x = np.random.default_rng(0).normal(0, 6, (4, 8)).astype(np.float32)
     scales, zero_points = (
         np.repeat(np.repeat(np.array(each), 2, 0), 4, 1)

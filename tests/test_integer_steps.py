@@ -13,7 +13,7 @@ import pytest
 
 import subquant
 from devices import ON_DEVICES
-from programs import LONG
+from programs import LONG, PRODUCT, one_operation
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
@@ -95,16 +95,8 @@ def test_products_of_scales_lose_no_bit(factors: list[Any], is_exact: bool) -> N
 
 def test_every_step_is_a_pass() -> None:
     """Each pass removes steps that the one before left, and only the last leaves none."""
-    text = """
-func.func @main(%x: tensor<2x8x!quant.uniform<i8:f32, 0.5:3>>,
-                %w: tensor<8x4x!quant.uniform<i8:f32, 0.25>>)
-    -> tensor<2x4x!quant.uniform<i8:f32, 2.0:-1>> {
-  %r = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-      : (tensor<2x8x!quant.uniform<i8:f32, 0.5:3>>, tensor<8x4x!quant.uniform<i8:f32, 0.25>>)
-     -> tensor<2x4x!quant.uniform<i8:f32, 2.0:-1>>
-  return %r : tensor<2x4x!quant.uniform<i8:f32, 2.0:-1>>
-}
-"""
+    operands = ["2x8x!quant.uniform<i8:f32, 0.5:3>", "8x4x!quant.uniform<i8:f32, 0.25>"]
+    text = one_operation(PRODUCT, operands, "2x4x!quant.uniform<i8:f32, 2.0:-1>")
     left = []
     for count in range(1, len(STEPS) + 1):
         actual = operations(lower(text, ",".join(STEPS[:count])))

@@ -17,18 +17,14 @@ import pytest
 import subquant
 from bare_iree import FIXED, assert_refused
 from devices import ON_DEVICES, compile_for
+from programs import PRODUCT, convolution_of, one_operation
 from stablehlo_forms import SCATTERS, reduce_window, scatter
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import CompilerError
 from subquant.runtime import Device
 
-ODD = """
-func.func @main(%x: tensor<5x3xi32>) -> tensor<5x3xi4> {
-  %y = arith.trunci %x : tensor<5x3xi32> to tensor<5x3xi4>
-  return %y : tensor<5x3xi4>
-}
-"""
+ODD = one_operation('"arith.trunci"(%0)', ["5x3xi32"], "5x3xi4")
 
 
 def test_i4_tensors_of_odd_size_need_containers(cpu: Device) -> None:
@@ -116,37 +112,21 @@ REFUSED = {
     "window_ends": reduce_window(
         (4,), (1,), "window_dimensions = array<i64: 3>, window_strides = array<i64: 2>", "f32"
     ),
-    "index_bounds (order_indices)": """
-func.func @main(%x: tensor<4x2xf32>, %i: tensor<1x4xi32>) -> tensor<4xf32> {
-  %r = "stablehlo.gather"(%x, %i) {slice_sizes = array<i64: 1, 1>,
+    "index_bounds (order_indices)": one_operation(
+        """"stablehlo.gather"(%0, %1) {slice_sizes = array<i64: 1, 1>,
       dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [1],
           operand_batching_dims = [0], start_indices_batching_dims = [1],
-          start_index_map = [1], index_vector_dim = 0>}
-      : (tensor<4x2xf32>, tensor<1x4xi32>) -> tensor<4xf32>
-  return %r : tensor<4xf32>
-}
-""",
-    "index_bounds (widen_starts)": """
-func.func @main(%x: tensor<f32>) -> tensor<f32> {
-  %r = "stablehlo.dynamic_slice"(%x) {slice_sizes = array<i64>} : (tensor<f32>) -> tensor<f32>
-  return %r : tensor<f32>
-}
-""",
-    "dynamic_contractions (dots)": """
-func.func @main(%x: tensor<?x4xf32>, %w: tensor<4x1xf32>) -> tensor<?x1xf32> {
-  %r = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-      : (tensor<?x4xf32>, tensor<4x1xf32>) -> tensor<?x1xf32>
-  return %r : tensor<?x1xf32>
-}
-""",
-    "dynamic_contractions (convolutions)": """
-func.func @main(%x: tensor<1x?x2xf32>, %k: tensor<3x2x3xf32>) -> tensor<1x?x3xf32> {
-  %r = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {}
-      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
-      : (tensor<1x?x2xf32>, tensor<3x2x3xf32>) -> tensor<1x?x3xf32>
-  return %r : tensor<1x?x3xf32>
-}
-""",
+          start_index_map = [1], index_vector_dim = 0>}""",
+        ["4x2xf32", "1x4xi32"],
+        "4xf32",
+    ),
+    "index_bounds (widen_starts)": one_operation(
+        '"stablehlo.dynamic_slice"(%0) {slice_sizes = array<i64>}', ["f32"], "f32"
+    ),
+    "dynamic_contractions (dots)": one_operation(PRODUCT, ["?x4xf32", "4x1xf32"], "?x1xf32"),
+    "dynamic_contractions (convolutions)": one_operation(
+        convolution_of("[b, 0, f]x[0, i, o]->[b, 0, f]"), ["1x?x2xf32", "3x2x3xf32"], "1x?x3xf32"
+    ),
     "dynamic_windows": reduce_window(
         ("?", 4, 4, 2),
         ("?", 2, 2, 2),
@@ -154,29 +134,23 @@ func.func @main(%x: tensor<1x?x2xf32>, %k: tensor<3x2x3xf32>) -> tensor<1x?x3xf3
         "i8",
         "maximum",
     ),
-    "dynamic_gathers": """
-func.func @main(%w: tensor<4x2xf32>, %i: tensor<?x1xi32>) -> tensor<?x2xf32> {
-  %r = "stablehlo.gather"(%w, %i) {slice_sizes = array<i64: 1, 2>,
+    "dynamic_gathers": one_operation(
+        """"stablehlo.gather"(%0, %1) {slice_sizes = array<i64: 1, 2>,
       dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0],
-          start_index_map = [0], index_vector_dim = 1>}
-      : (tensor<4x2xf32>, tensor<?x1xi32>) -> tensor<?x2xf32>
-  return %r : tensor<?x2xf32>
-}
-""",
-    "dynamic_updates": """
-func.func @main(%x: tensor<?x4xf32>, %u: tensor<?x2xf32>, %i: tensor<i32>) -> tensor<?x4xf32> {
-  %r = stablehlo.dynamic_update_slice %x, %u, %i, %i
-      : (tensor<?x4xf32>, tensor<?x2xf32>, tensor<i32>, tensor<i32>) -> tensor<?x4xf32>
-  return %r : tensor<?x4xf32>
-}
-""",
-    "dynamic_shapes (expand_pad)": """
-func.func @main(%x: tensor<?x4xf32>, %z: tensor<f32>) -> tensor<?x3xf32> {
-  %r = stablehlo.pad %x, %z, low = [0, -1], high = [0, 0], interior = [0, 0]
-      : (tensor<?x4xf32>, tensor<f32>) -> tensor<?x3xf32>
-  return %r : tensor<?x3xf32>
-}
-""",
+          start_index_map = [0], index_vector_dim = 1>}""",
+        ["4x2xf32", "?x1xi32"],
+        "?x2xf32",
+    ),
+    "dynamic_updates": one_operation(
+        "stablehlo.dynamic_update_slice %0, %1, %2, %3",
+        ["?x4xf32", "?x2xf32", "i32", "i32"],
+        "?x4xf32",
+    ),
+    "dynamic_shapes (expand_pad)": one_operation(
+        "stablehlo.pad %0, %1, low = [0, -1], high = [0, 0], interior = [0, 0]",
+        ["?x4xf32", "f32"],
+        "?x3xf32",
+    ),
     "index_switches": """
 func.func @main(%k: index, %x: tensor<f32>, %y: tensor<f32>) -> tensor<f32> {
   %r = scf.index_switch %k -> tensor<f32>

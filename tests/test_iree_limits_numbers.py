@@ -8,6 +8,7 @@ import pytest
 import subquant
 from bare_iree import FIXED, compile_bare
 from devices import ON_DEVICES, compile_for
+from programs import PRODUCT, convolution_of, one_operation
 from stablehlo_forms import region
 from subquant.compiler.iree_driver import host_features
 from subquant.errors import ExecutionError
@@ -116,24 +117,14 @@ func.func @windows(%x: tensor<1x7x5xui8>, %w: tensor<1x5x4xui8>) -> tensor<1x7x4
       : (tensor<1x7x5xui32>, tensor<1x5x4xui32>) -> tensor<1x7x4xui32>
   return %r : tensor<1x7x4xui32>
 }
-func.func @direct(%x: tensor<3x5xui8>, %w: tensor<5x4xui8>) -> tensor<3x4xi32> {
-  %r = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-      : (tensor<3x5xui8>, tensor<5x4xui8>) -> tensor<3x4xi32>
-  return %r : tensor<3x4xi32>
-}
-func.func @depthwise(%x: tensor<1x7x4xui8>, %w: tensor<3x1x4xui8>) -> tensor<1x5x4xui32> {
-  %r = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {}
-      {batch_group_count = 1 : i64, feature_group_count = 4 : i64}
-      : (tensor<1x7x4xui8>, tensor<3x1x4xui8>) -> tensor<1x5x4xui32>
-  return %r : tensor<1x5x4xui32>
-}
-func.func @groups(%x: tensor<1x7x6xui16>, %w: tensor<1x3x4xui16>) -> tensor<1x7x4xui32> {
-  %r = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {}
-      {batch_group_count = 1 : i64, feature_group_count = 2 : i64}
-      : (tensor<1x7x6xui16>, tensor<1x3x4xui16>) -> tensor<1x7x4xui32>
-  return %r : tensor<1x7x4xui32>
-}
 """
+UNSIGNED_MULTIPLICANDS += one_operation(PRODUCT, ["3x5xui8", "5x4xui8"], "3x4xi32", name="direct")
+for name, groups, types, result in (
+    ("depthwise", 4, ["1x7x4xui8", "3x1x4xui8"], "1x5x4xui32"),
+    ("groups", 2, ["1x7x6xui16", "1x3x4xui16"], "1x7x4xui32"),
+):
+    convolution = convolution_of("[b, 0, f]x[0, i, o]->[b, 0, f]", groups=groups)
+    UNSIGNED_MULTIPLICANDS += one_operation(convolution, types, result, name=name)
 
 
 def unsigned_multiplicands() -> dict[str, tuple[list[np.ndarray], np.ndarray]]:
@@ -202,12 +193,9 @@ PAD = "stablehlo.pad %{}, %z, low = [{}], high = [{}], interior = [{}]"
 
 MISPLACED = {
     "broadcast_axes": (
-        """
-func.func @main(%x: tensor<2x2x2xi32>) -> tensor<2x2x2xi32> {
-  %r = stablehlo.broadcast_in_dim %x, dims = [1, 2, 0] : (tensor<2x2x2xi32>) -> tensor<2x2x2xi32>
-  return %r : tensor<2x2x2xi32>
-}
-""",
+        one_operation(
+            "stablehlo.broadcast_in_dim %0, dims = [1, 2, 0]", ["2x2x2xi32"], "2x2x2xi32"
+        ),
         np.arange(8, dtype=np.int32).reshape(2, 2, 2),
         lambda x: x.transpose(2, 0, 1),
     ),

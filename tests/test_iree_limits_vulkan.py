@@ -12,7 +12,7 @@ import pytest
 
 from bare_iree import FIXED, compile_bare, without_barriers
 from devices import compile_for
-from programs import lowered_text
+from programs import convolution_of, lowered_text, one_operation
 from spirv import loosely_computed, writes_tables
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -249,16 +249,11 @@ def test_a_reduction_in_another_loop_order_is_still_wrong(
     )
 
 
-SHARED_START = """
-!a = !quant.uniform<u8:f32, 1.0>
-!y = !quant.uniform<i32:f32, 1.0>
-func.func @main(%a: tensor<4x4x1x4x4x!a>, %w: tensor<1x4x4x!a>) -> tensor<4x1x4x4x!y> {
-  %0 = stablehlo.dot_general %a, %w, batching_dims = [1, 2] x [1, 0],
-      contracting_dims = [3] x [2]
-      : (tensor<4x4x1x4x4x!a>, tensor<1x4x4x!a>) -> tensor<4x1x4x4x!y>
-  return %0 : tensor<4x1x4x4x!y>
-}
-"""
+SHARED_START = one_operation(
+    "stablehlo.dot_general %0, %1, batching_dims = [1, 2] x [1, 0], contracting_dims = [3] x [2]",
+    ["4x4x1x4x4x!quant.uniform<u8:f32, 1.0>", "1x4x4x!quant.uniform<u8:f32, 1.0>"],
+    "4x1x4x4x!quant.uniform<i32:f32, 1.0>",
+)
 
 
 def product_and_sums(device: Device) -> tuple[np.ndarray, np.ndarray]:
@@ -404,15 +399,11 @@ def test_later_calls_are_still_wrong_with_recorded_command_buffers(vulkan: Devic
     assert (got[1:] != expected[1:]).any(), FIXED + flag
 
 
-DEPTHWISE = """
-func.func @main(%x: tensor<1x4x4x4x2xi32>, %k: tensor<2x2x2x1x4xi32>) -> tensor<1x3x3x3x4xi32> {
-  %y = stablehlo.convolution(%x, %k)
-      dim_numbers = [b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f], window = {}
-      {batch_group_count = 1 : i64, feature_group_count = 2 : i64}
-      : (tensor<1x4x4x4x2xi32>, tensor<2x2x2x1x4xi32>) -> tensor<1x3x3x3x4xi32>
-  return %y : tensor<1x3x3x3x4xi32>
-}
-"""
+DEPTHWISE = one_operation(
+    convolution_of("[b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f]", groups=2),
+    ["1x4x4x4x2xi32", "2x2x2x1x4xi32"],
+    "1x3x3x3x4xi32",
+)
 
 
 @pytest.mark.vulkan

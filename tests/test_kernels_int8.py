@@ -13,7 +13,7 @@ from block_programs import with_constants
 from devices import main_of
 from instruction_sets import EVERY, HERE, SOME, case_of
 from integer_programs import convolution, drawn, padded_convolution, product
-from programs import LONG, lowered_text
+from programs import LONG, PRODUCT, lowered_text, one_operation
 from subquant.kernels.isa.registry import INSTRUCTION_SETS
 from subquant.runtime import Device
 from test_kernels_blockwise import text_of_main
@@ -222,16 +222,10 @@ def test_quantized_programs_call_kernels(rows, depth, portable):
 
     Portable kernels convert the activations of many rows in another dispatch.
     """
-    text = f"""
-!x = !quant.uniform<i8:f32, 0.02:3>
-!w = !quant.uniform<i8:f32, 0.01>
-!y = !quant.uniform<i8:f32, 0.5:-5>
-func.func @main(%x: tensor<{rows}x{depth}x!x>, %w: tensor<{depth}x40x!w>)
-    -> tensor<{rows}x40x!y> {{
-  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-      : (tensor<{rows}x{depth}x!x>, tensor<{depth}x40x!w>) -> tensor<{rows}x40x!y>
-  return %y : tensor<{rows}x40x!y>
-}}"""
+    types = [
+        f"{rows}x{depth}x!quant.uniform<i8:f32, 0.02:3>", f"{depth}x40x!quant.uniform<i8:f32, 0.01>"
+    ]  # fmt: skip
+    text = one_operation(PRODUCT, types, f"{rows}x40x!quant.uniform<i8:f32, 0.5:-5>")
     x, w = drawn(rows, depth), drawn(depth, 40, seed=1)
     accumulators = (x.astype(np.float64) - 3) @ w.astype(np.float64)
     scale = float(np.float32(0.02)) * float(np.float32(0.01)) / 0.5

@@ -10,6 +10,7 @@ import pytest
 
 import test_integer_steps as integer_steps
 from devices import ON_DEVICES, compile_for
+from programs import PRODUCT, convolution_of, one_operation
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.conformance.suite import programs
@@ -61,14 +62,8 @@ def on_device(text: str, device: Device, *arguments: np.ndarray) -> np.ndarray:
 
 
 def dot(left: str, right: str, result: str, shapes: tuple[str, str, str]) -> str:
-    types = [f"tensor<{shape}x{e}>" for shape, e in zip(shapes, (left, right, result), strict=True)]
-    return f"""
-func.func @main(%x: {types[0]}, %y: {types[1]}) -> {types[2]} {{
-  %r = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
-      : ({types[0]}, {types[1]}) -> {types[2]}
-  return %r : {types[2]}
-}}
-"""
+    types = [f"{shape}x{e}" for shape, e in zip(shapes, (left, right, result), strict=True)]
+    return one_operation(PRODUCT, types[:2], types[2])
 
 
 ONE = "!quant.uniform<i8:f32, 1.0>"
@@ -100,12 +95,7 @@ WRONG_UPSTREAM = {
         [[40020]],
     ),
     "leaves the range": (
-        """
-func.func @main(%x: tensor<2xf32>) -> tensor<2x!quant.uniform<i32:f32, 1.0>> {
-  %q = stablehlo.uniform_quantize %x : (tensor<2xf32>) -> tensor<2x!quant.uniform<i32:f32, 1.0>>
-  return %q : tensor<2x!quant.uniform<i32:f32, 1.0>>
-}
-""",
+        one_operation("stablehlo.uniform_quantize %0", ["2xf32"], "2x!quant.uniform<i32:f32, 1.0>"),
         (np.array([1e10, -1e10], np.float32),),
         None,  # the conversion of 2**31 to i32 is not defined
         [2**31 - 1, -(2**31)],
@@ -135,35 +125,19 @@ I32 = "!quant.uniform<i32:f32, 0.0625:5>"
 
 
 def unary(name: str, source: str, target: str) -> str:
-    return f"""
-func.func @main(%x: tensor<16x{source}>) -> tensor<16x{target}> {{
-  %r = "stablehlo.{name}"(%x) : (tensor<16x{source}>) -> tensor<16x{target}>
-  return %r : tensor<16x{target}>
-}}
-"""
+    return one_operation(f'"stablehlo.{name}"(%0)', [f"16x{source}"], f"16x{target}")
 
 
 def binary(name: str, left: str, right: str, target: str) -> str:
-    types = [f"tensor<16x{e}>" for e in (left, right, target)]
-    return f"""
-func.func @main(%x: {types[0]}, %y: {types[1]}) -> {types[2]} {{
-  %r = "stablehlo.{name}"(%x, %y) : ({types[0]}, {types[1]}) -> {types[2]}
-  return %r : {types[2]}
-}}
-"""
+    operation = f'"stablehlo.{name}"(%0, %1)'
+    return one_operation(operation, [f"16x{left}", f"16x{right}"], f"16x{target}")
 
 
-CONVOLUTION = """
-!x = !quant.uniform<i8:f32, 0.5:3>
-!k = !quant.uniform<i8:f32, 0.125>
-!r = !quant.uniform<i32:f32, 0.0625:5>
-func.func @main(%x: tensor<1x4x5x2x!x>, %k: tensor<3x2x2x3x!k>) -> tensor<1x4x4x3x!r> {
-  %r = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
-      window = {pad = [[1, 1], [0, 0]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
-      : (tensor<1x4x5x2x!x>, tensor<3x2x2x3x!k>) -> tensor<1x4x4x3x!r>
-  return %r : tensor<1x4x4x3x!r>
-}
-"""
+CONVOLUTION = one_operation(
+    convolution_of("[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]", "pad = [[1, 1], [0, 0]]"),
+    [f"1x4x5x2x{I8}", f"3x2x2x3x{SYMMETRIC}"],
+    f"1x4x4x3x{I32}",
+)
 
 RIGHT_UPSTREAM = {
     "add": binary("add", I8, I8, I8),
@@ -266,11 +240,9 @@ def test_a_long_contraction_does_not_overflow(cpu: Device) -> None:
 
 REFUSED = {
     "custom_call": (
-        f"""
-func.func @main(%x: tensor<4x{I8}>) -> tensor<4x{I8}> {{
-  %r = "stablehlo.custom_call"(%x) {{call_target_name = "f"}} : (tensor<4x{I8}>) -> tensor<4x{I8}>
-  return %r : tensor<4x{I8}>
-}}""",
+        one_operation(
+            '"stablehlo.custom_call"(%0) {call_target_name = "f"}', [f"4x{I8}"], f"4x{I8}"
+        ),
         "nothing says what its target does with their scales",
     ),
     "tuple": (
@@ -282,11 +254,7 @@ func.func @main(%x: tensor<4x{I8}>) {{
         "puts quantized values into a tuple, which IREE does not have",
     ),
     "dot of a quantized and a real operand": (
-        f"""
-func.func @main(%x: tensor<2x2x{I8}>, %y: tensor<2x2xf32>) -> tensor<2x2xf32> {{
-  %r = "stablehlo.dot"(%x, %y) : (tensor<2x2x{I8}>, tensor<2x2xf32>) -> tensor<2x2xf32>
-  return %r : tensor<2x2xf32>
-}}""",
+        one_operation('"stablehlo.dot"(%0, %1)', [f"2x2x{I8}", "2x2xf32"], "2x2xf32"),
         "expected all quantized, or a real left operand and result",
     ),
 }

@@ -11,6 +11,7 @@ import pytest
 
 import subquant
 from devices import run
+from programs import PRODUCT, one_operation
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import ExecutionError
@@ -87,29 +88,19 @@ def test_a_reduction_of_several_operands(vulkan: Device) -> None:
 def test_contractions(vulkan: Device, rows: int, columns: int, length: int, element: str) -> None:
     """Sums are integers below 2**24, which f32 holds."""
     wide = {"i8": "i32", "f32": "f32"}[element]
-    types = f"tensor<{rows}x{length}x{element}>, tensor<{length}x{columns}x{element}>"
-    text = f"""
-func.func @main(%a: tensor<{rows}x{length}x{element}>, %b: tensor<{length}x{columns}x{element}>)
-    -> tensor<{rows}x{columns}x{wide}> {{
-  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
-      : ({types}) -> tensor<{rows}x{columns}x{wide}>
-  return %0 : tensor<{rows}x{columns}x{wide}>
-}}"""
+    types = [f"{rows}x{length}x{element}", f"{length}x{columns}x{element}"]
+    text = one_operation(PRODUCT, types, f"{rows}x{columns}x{wide}")
     dtype = {"i8": np.int8, "f32": np.float32}[element]
     a, b = small(rows, length), small(length, columns)
     actual = run(text, vulkan, a.astype(dtype), b.astype(dtype))
     np.testing.assert_array_equal(actual, a @ b)
 
 
-UNSIGNED = """
-!q = !quant.uniform<u8:f32, 1.0>
-!o = !quant.uniform<i32:f32, 4.0>
-func.func @main(%a: tensor<1x32768x!q>, %w: tensor<32768x2x!q>) -> tensor<1x2x!o> {
-  %0 = stablehlo.dot_general %a, %w, contracting_dims = [1] x [0]
-      : (tensor<1x32768x!q>, tensor<32768x2x!q>) -> tensor<1x2x!o>
-  return %0 : tensor<1x2x!o>
-}
-"""
+UNSIGNED = one_operation(
+    PRODUCT,
+    ["1x32768x!quant.uniform<u8:f32, 1.0>", "32768x2x!quant.uniform<u8:f32, 1.0>"],
+    "1x2x!quant.uniform<i32:f32, 4.0>",
+)
 
 
 def test_products_of_unsigned_storage(vulkan: Device) -> None:
@@ -147,12 +138,7 @@ func.func @main(%x: tensor<?x3x?xi32>) -> tensor<3xi32> {
         lambda x: (x * x).sum((0, 2)),
     ),
     "a contraction": (
-        """
-func.func @main(%a: tensor<2x?xi32>, %b: tensor<?x3xi32>) -> tensor<2x3xi32> {
-  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
-      : (tensor<2x?xi32>, tensor<?x3xi32>) -> tensor<2x3xi32>
-  return %0 : tensor<2x3xi32>
-}""",
+        one_operation(PRODUCT, ["2x?xi32", "?x3xi32"], "2x3xi32"),
         "stablehlo.dot_general",
         lambda n: [small(2, n), small(n, 3)],
         lambda a, b: a @ b,

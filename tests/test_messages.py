@@ -14,6 +14,7 @@ import pytest
 import subquant
 from command_line import call, succeed
 from command_line import fail_in_one_line as fail
+from programs import PRODUCT, one_operation
 from subquant.compiler import iree_driver, pipeline
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -370,13 +371,7 @@ func.func @main(%x: tensor<2x{type_}f32>) -> tensor<2x{type_}!q> {{
 
 def test_a_reproducer_with_kernels_is_read_by_iree(tmp_path: Path) -> None:
     """The short form of ``memref.alloca`` with an alignment is not."""
-    text = """
-func.func @main(%x: tensor<8x64xi8>, %y: tensor<64x64xi8>) -> tensor<8x64xi32> {
-  %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
-      : (tensor<8x64xi8>, tensor<64x64xi8>) -> tensor<8x64xi32>
-  return %0 : tensor<8x64xi32>
-}
-"""
+    text = one_operation(PRODUCT, ["8x64xi8", "64x64xi8"], "8x64xi32")
     options = CompileOptions(kernels="avx512vnni", target_cpu="znver4")
     bytecode = compile_to_bytes(text, options, emit="mlirbc")
     module = tmp_path / "module.mlir"

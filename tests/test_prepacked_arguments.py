@@ -12,22 +12,19 @@ import pytest
 import subquant
 from block_programs import arrays, program, reference
 from devices import ON_DEVICES, compile_for
-from programs import lowered_text
+from programs import lowered_text, one_operation
 from subquant.errors import InputError
 from subquant.runtime import Device
 from subquant.runtime.prepacked_arguments import PrepackedWeights
 from subquant.signature import LAYOUTS_KEY
 
+PRODUCT_BY_ROWS = "stablehlo.dot_general %0, %1, contracting_dims = [1] x [1]"
+
 
 def product(rows, element="i8"):
     """A product of rows with a weight."""
-    x, w, y = f"tensor<{rows}x192x{element}>", f"tensor<40x192x{element}>", f"tensor<{rows}x40xi32>"
-    return f"""
-func.func @main(%x: {x}, %w: {w}) -> {y} {{
-  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1] : ({x}, {w}) -> {y}
-  return %y : {y}
-}}
-"""
+    types = [f"{rows}x192x{element}", f"40x192x{element}"]
+    return one_operation(PRODUCT_BY_ROWS, types, f"{rows}x40xi32")
 
 
 def drawn(rows):
@@ -85,7 +82,7 @@ func.func @main(%x: tensor<20x192xi8>, %u: tensor<40x192xi8>, %v: tensor<40x192x
     "text",
     [
         OF_TWO_ARGUMENTS,
-        product(40).replace(", %w: tensor<40x192xi8>)", ")").replace("%x, %w,", "%x, %x,"),
+        product(40).replace(", %1: tensor<40x192xi8>)", ")").replace("%0, %1,", "%0, %0,"),
         product(20, "i16"),
     ],
     ids=["of two arguments", "also activations", "no kernel"],
@@ -177,16 +174,11 @@ def test_arrays_do_not_keep_executables_alive(cpu: Device):
     np.testing.assert_array_equal(np.asarray(stored), w)
 
 
-QUANTIZED = """
-!x = !quant.uniform<i8:f32, 0.5:3>
-!w = !quant.uniform<i8:f32, 0.25>
-!y = !quant.uniform<i32:f32, 0.125:0>
-func.func @main(%x: tensor<ROWSx192x!x>, %w: tensor<40x192x!w>) -> tensor<ROWSx40x!y> {
-  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
-      : (tensor<ROWSx192x!x>, tensor<40x192x!w>) -> tensor<ROWSx40x!y>
-  return %y : tensor<ROWSx40x!y>
-}
-"""
+QUANTIZED = one_operation(
+    PRODUCT_BY_ROWS,
+    ["ROWSx192x!quant.uniform<i8:f32, 0.5:3>", "40x192x!quant.uniform<i8:f32, 0.25>"],
+    "ROWSx40x!quant.uniform<i32:f32, 0.125:0>",
+)
 
 
 @pytest.mark.parametrize("rows", [1, 20])

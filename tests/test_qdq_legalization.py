@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from programs import run_passes
+from programs import PRODUCT, one_operation, run_passes
 from quantized_ops import (
     HALF,
     I4,
@@ -132,12 +132,7 @@ def test_there_and_back_with_other_types(name: str, elements: list[str]) -> None
 
 
 def test_dynamic_shapes_go_there_and_back() -> None:
-    text = f"""
-      func.func @main(%x: tensor<?x4x{I8}>, %w: tensor<4x?x{I8}>) -> tensor<?x?x{I32}> {{
-        %r = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-          : (tensor<?x4x{I8}>, tensor<4x?x{I8}>) -> tensor<?x?x{I32}>
-        return %r : tensor<?x?x{I32}>
-      }}"""
+    text = one_operation(PRODUCT, [f"?x4x{I8}", f"4x?x{I8}"], f"?x?x{I32}")
     expanded, _ = run(text, TO_QDQ)
     assert "(tensor<?x4xf32>, tensor<4x?xf32>) -> tensor<?x?xf32>" in expanded
     assert run(expanded, TO_QUANTIZED)[0] == printed(text)
