@@ -22,11 +22,8 @@ _Named = tuple[str, Report]
 def merge_reports(named: Sequence[_Named]) -> Report:
     """Put reports together; InputError if they are of different runs, or have the same results.
 
-    Args:
-        named: at least one, each with the name of its file.
-
-    Returns:
-        The report of the whole run. A part that is not there is in its `missing`.
+    There is at least one, each with the name of its file. A part that is not there is in `missing`
+    of the report of the whole run.
     """
     for other in named[1:]:
         _check_same(named[0], other)

@@ -105,12 +105,7 @@ class ConvGeometry:
         return math.prod(count for count, _ in self.taps)
 
     def first_tap(self, row: ArrayLike, column: ArrayLike) -> ArrayLike:
-        """Return the first input pixel of an output pixel.
-
-        Args:
-            row: output row, counted over all images.
-            column: output column.
-        """
+        """Return the first input pixel of an output pixel, whose row is counted over all images."""
         first = row * self.row_stride + column * self.column_stride
         if self.images == 1:
             return first

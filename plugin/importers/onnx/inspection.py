@@ -140,8 +140,7 @@ def _inferred_types(
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return type and shape of the tensors that ONNX's shape inference computes.
 
-    Args:
-        sizes: the sizes of dynamic dimensions, by name; others are 1.
+    `sizes` has sizes of dynamic dimensions, by name; others are 1.
     """
     from onnx import ModelProto, TensorProto, shape_inference
 

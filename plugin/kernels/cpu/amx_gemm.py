@@ -105,11 +105,7 @@ class AmxGemm(AmxPlan):
 
 
 class _Workgroup:
-    """The units of a workgroup.
-
-    Args:
-        has_amx: whether the process may use AMX.
-    """
+    """The units of a workgroup; `has_amx` is true where the process may use AMX."""
 
     def __init__(self, gemm: AmxGemm, memories: Sequence[Value], has_amx: ArrayLike) -> None:
         self.gemm, self.has_amx = gemm, has_amx

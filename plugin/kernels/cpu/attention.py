@@ -206,12 +206,7 @@ class _Memory:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The code of the rows of a workgroup.
-
-    Args:
-        first_query: the first query of the workgroup.
-        position: the position of query 0 in the context.
-    """
+    """The rows of a workgroup from `first_query` on; `position` is query 0's in the context."""
 
     kernel: AttentionKernel
     memory: _Memory

@@ -284,11 +284,7 @@ class _PanelLoop:
         self._accumulators = scratch([_PANEL_ROWS, tiles * gemm.tiles.nr], F32)
 
     def multiply(self, tiles: Sequence[TileNumber], rows: Extent) -> Extent:
-        """Compute and store groups of MR rows; return how many rows: all of them, or 0.
-
-        Args:
-            rows: the number of rows, a multiple of MR.
-        """
+        """Compute and store `rows` rows, a multiple of MR; return how many: all of them, or 0."""
         end = rows
         if not isinstance(rows, int):
             has_many = scalar(rows) >= _MIN_ROW_GROUPS_PER_PANEL * self._gemm.mr

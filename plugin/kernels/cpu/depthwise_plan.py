@@ -23,12 +23,7 @@ _MACS_PER_TAP, _MACS_PER_GATHERED_BYTE = 4, 5
 
 @dataclass(frozen=True)
 class DepthwisePlan:
-    """A depthwise convolution.
-
-    Args:
-        images: N.
-        channels: C, at least the lanes of a vector.
-    """
+    """A depthwise convolution of N `images` with C `channels`, at least the lanes of a vector."""
 
     images: int
     vertical: ConvAxis

@@ -33,11 +33,7 @@ _MAX_UNROLL = 8
 
 @dataclass(frozen=True)
 class DynamicGemm:
-    """Int8 GEMM with a dynamic M.
-
-    Args:
-        tiles: the layout of the packed weight.
-    """
+    """Int8 GEMM with a dynamic M; `tiles` is the layout of the packed weight."""
 
     tiles: Tiles
     target: InstructionSet

@@ -49,12 +49,7 @@ _ROWS_PER_WORKGROUP = 32
 
 @dataclass(frozen=True)
 class GatherRows:
-    """Gather of rows.
-
-    Args:
-        weight: the layout of the table.
-        index_element: i32 or i64.
-    """
+    """Gather of rows of a table with the layout `weight`; indices are i32 or i64."""
 
     weight: PackedWeight
     rows: int
@@ -81,11 +76,7 @@ class GatherRows:
 
 
 class _Row:
-    """A row of the result.
-
-    Args:
-        weight: the layout of the table.
-    """
+    """A row of the result; `weight` is the layout of the table."""
 
     def __init__(self, weight: PackedWeight, memories: Sequence[Value], row: Value) -> None:
         arguments, self.weight, self.row = list(memories), weight, row

@@ -89,11 +89,7 @@ class Int8Conv(Int8ConvPlan):
 
 
 class _Workgroup:
-    """The loop nest of a workgroup.
-
-    Args:
-        number: the number of the workgroup.
-    """
+    """The loop nest of a workgroup, by its number."""
 
     def __init__(self, conv: Int8Conv, memories: Sequence[Value], number: ArrayLike) -> None:
         self.conv = conv
@@ -255,11 +251,8 @@ class _Workgroup:
     def _multiplicands(self, activations: Value, start: ArrayLike) -> tuple[Value, ArrayLike, int]:
         """The memref of multiplicands, the first k-pack there, and k-packs between pixels.
 
-        Where `converts_to_scratch`, they are written there: broadcasts from registers would take as
-        long as multiplications.
-
-        Args:
-            start: the first k-pack of the first pixel.
+        The first pixel starts at the k-pack `start`. Where `converts_to_scratch`, they are written
+        there: broadcasts from registers would take as long as multiplications.
         """
         conv, step, length = self.conv, self.conv.pixel_step, self.conv.k_packs_per_pass
         if not conv.converts_to_scratch:
@@ -325,10 +318,7 @@ class _PaddedRows:
     ) -> None:
         """Copy, in a slot, a part of the padded rows that a register tile of a row reads.
 
-        Args:
-            row: the first output row of a block.
-            tile: the number of the register tile in the row.
-            is_wanted: if there is this tile.
+        `row` is the first output row of a block; `is_wanted` is true if it has the tile `tile`.
         """
         conv, pad_copy, step = self._conv, self._pad_copy, self._conv.copy_step
         *_, width, channels = pad_copy.padded_shape

@@ -75,10 +75,8 @@ class Int8ConvTile:
     ) -> list[ArrayLike]:
         """Emit the K loop; return the accumulators of MR pixels, for each vector of the tile.
 
-        Args:
-            slot: emits other work between unrolled k-packs.
-            min_slots: how many slots there should be.
-            accumulators: those of the panels before; by default the initial ones.
+        It starts from the accumulators of the panels before, by default from the initial ones.
+        `slot` emits other work between unrolled k-packs, in at least `min_slots` slots.
         """
         plan = self.plan
         k_packs, own = plan.k_packs_per_pixel, plan.k_packs_per_pass // plan.channel_slices
@@ -159,13 +157,9 @@ class _KLoopNest:
         position: ArrayLike,
         accumulators: Sequence[ArrayLike],
     ) -> Sequence[ArrayLike]:
-        """Emit the loops from a level on.
+        """Emit the loops from a level on, after `done` k-packs.
 
-        Args:
-            level: the number of the first of them.
-            done: the k-packs before.
-            number: the first k-pack in the weight.
-            position: the first k-pack in the activations.
+        `number` and `position` are the first k-pack in the weight and in the activations.
         """
         (count, distance), *inner = self.loops[level:]
         inner_k_packs = math.prod(each for each, _ in inner)

@@ -57,9 +57,7 @@ class OutputTile:
     ) -> None:
         """Apply the epilogue to accumulators in registers, and store the results.
 
-        Args:
-            accumulators: of each pixel, a vector for each vector of the tile.
-            pixel: the first pixel in the row.
+        Each pixel, from `pixel` in the row on, has an accumulator for each vector of the tile.
         """
         vectors, lanes = self._tiles.vectors, self._tiles.lanes
         first = scalar(constant_index(0))
@@ -82,12 +80,7 @@ class OutputTile:
                 self._store(accumulator, [row.value, (pixel + index).value], tile, n * lanes)
 
     def spill(self, accumulators: Sequence[ArrayLike], first: ArrayLike | None = None) -> None:
-        """Store accumulators to memory.
-
-        Args:
-            accumulators: as for `write`.
-            first: the first pixel in memory; None for 0.
-        """
+        """Store accumulators, as for `write`, to memory from the pixel `first` on (None for 0)."""
         positions = self._positions(len(accumulators), first)
         for accumulator, position in zip(accumulators, positions, strict=True):
             store(accumulator, self.accumulators, position)
@@ -125,10 +118,8 @@ class OutputTile:
     ) -> None:
         """Apply the epilogue to a group of accumulators in memory, and store the results.
 
-        Args:
-            pixels: the number of pixels of all groups.
-            first: the first pixel of all groups in memory.
-            row, pixel: its place in the result.
+        All groups have `pixels` pixels, from `first` in memory on. The group is at `row` and
+        `pixel` of the result.
         """
         size, vectors, lanes = self.pixels_per_group(pixels), self._tiles.vectors, self._tiles.lanes
         offset = group * size

@@ -86,12 +86,9 @@ class PadCopyKernel:
     def copy_row(
         self, source: Value, result: Value, image: ArrayLike, row: ArrayLike, start: ArrayLike
     ) -> None:
-        """Copy an image row with its padding.
+        """Copy an image row with its padding to the index `start` of a memref of one axis.
 
-        Args:
-            result: a memref of one axis.
-            image, row: the row, counted from the first row of padding.
-            start: the index of the padded row in the result.
+        Rows are counted from the first row of padding.
         """
         axis, (_, _, width, channels) = self.horizontal, self.padded_shape
 
@@ -120,11 +117,7 @@ class PadCopyKernel:
         start: ArrayLike,
         length: int,
     ) -> None:
-        """Copy the first elements of an image row, and the padding at its sides.
-
-        Args:
-            source, result, image, row, start: as for `copy_row`.
-        """
+        """Copy the first elements of a row, as `copy_row` does, and the padding at its sides."""
         first = self._fill_sides(result, start)
         self._if_inside(
             image,
@@ -142,12 +135,7 @@ class PadCopyKernel:
         start: ArrayLike,
         offset: ArrayLike,
     ) -> None:
-        """Copy a vector of an image row.
-
-        Args:
-            source, result, image, row, start: as for `copy_row`.
-            offset: the index of the vector in the row, without padding.
-        """
+        """Copy a vector of an image row, as for `copy_row`; its `offset` does not count padding."""
         first = start + self.horizontal.pad_low * self.padded_shape[-1] + offset
         lanes = self.target.lanes * self.target.k_pack
         self._if_inside(

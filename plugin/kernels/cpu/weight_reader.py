@@ -59,11 +59,9 @@ class BlockColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightReader:
-    """Emits loads of a packed weight.
+    """Emits loads of a packed weight from the memrefs of `weight_bindings`.
 
-    Args:
-        memrefs: memrefs of `weight_bindings`.
-        first_record: number of the record that the memrefs start with; None for 0.
+    The memrefs start with the record `first_record`; None for 0.
     """
 
     weight: PackedWeight
@@ -245,11 +243,7 @@ class UnpackedPanel:
     def unpack(
         self, reader: WeightReader, tiles: Sequence[Value], start: ArrayLike, stop: ArrayLike
     ) -> WeightReader:
-        """Emit the unpacking of a range of records, and return the reader of the panel.
-
-        Args:
-            start, stop: the range of the weight's records.
-        """
+        """Emit the unpacking of records from `start` to `stop`; return the panel's reader."""
         for index, tile in enumerate(tiles):
             unpack_record = functools.partial(self._unpack_record, reader, index, tile, start)
             loop(start.value, stop.value, 1, unpack_record)

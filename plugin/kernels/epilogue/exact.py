@@ -81,12 +81,10 @@ class ExactEpilogue:
         *,
         of: Value | None = None,
     ) -> list[ArrayLike]:
-        """Apply operations to some vectors and return their last results.
+        """Apply operations to vectors, or NumPy arrays, and return their last results.
 
-        Args:
-            operands: the vectors, or NumPy arrays.
-            initial: the numbers that the accumulators started with, if not 0.
-            of: the value that the vectors hold; None for the accumulators.
+        The vectors hold the value `of`, by default the accumulators, which started with the numbers
+        `initial` if not with 0.
         """
         results: dict[Value | None, list[ArrayLike]] = {
             of or self.match.accumulators: list(operands)

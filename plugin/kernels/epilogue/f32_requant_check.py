@@ -130,8 +130,7 @@ class F32Requant:
     def proved(self, evaluate: Callable[[Array], Array]) -> F32Requant:
         """Return it with floats that are proved exact, for each N for which they exist.
 
-        Args:
-            evaluate: maps integers ``x``, with an additional first axis, to their exact results.
+        `evaluate` maps integers ``x``, with an additional first axis, to their exact results.
         """
         listed = self._integers_near_ties()
         if listed is None:

@@ -55,11 +55,7 @@ class FusedEpilogue:
     def of(
         cls, match: EpilogueMatch, target: InstructionSet, vectors: int = 1
     ) -> FusedEpilogue | None:
-        """Emit the code of matched operations; None if they have no vector code.
-
-        Args:
-            vectors: vectors of N that the kernel computes together.
-        """
+        """Emit the code of operations on vectors of N together; None if there is no vector code."""
         preview = _Preview(match, target)
         estimate, check, vectors_per_estimate = None, FastPathCheck(target), 0
         for vectors_per_estimate in (target.vectors_per_narrowing, 1):
@@ -110,11 +106,7 @@ class FusedEpilogue:
         return list(groups.values())
 
     def bindings(self, width: int) -> list[Binding]:
-        """The bindings of the tables.
-
-        Args:
-            width: N, padded to whole vectors.
-        """
+        """The bindings of the tables; `width` is N, padded to whole vectors."""
         lanes = self.target.lanes
         return [
             Binding((len(tables), lanes if tables[0].is_uniform else width), tables[0].element)
@@ -132,12 +124,7 @@ class FusedEpilogue:
         return tensors
 
     def emit(self, memories: Sequence[Value], accumulators: ArrayLike, n: ArrayLike) -> ArrayLike:
-        """Emit the exact operations for a vector of accumulators.
-
-        Args:
-            memories: the memrefs of `bindings`.
-            n: its first N.
-        """
+        """Emit the exact operations for a vector from `n` on, with the memrefs of `bindings`."""
         form = self._form(memories, n, uniform_tables=self.vectors_per_estimate > 0)
         vector_ = form.emitted(accumulators.value, accumulators.element)
         return self.emitter.emit(form, vector_)
@@ -257,8 +244,7 @@ def epilogue_bindings(
 ) -> list[Binding]:
     """The last bindings of a kernel with an epilogue: its tables and the result.
 
-    Args:
-        width: N, padded to whole vectors.
+    `width` is N, padded to whole vectors.
     """
     if epilogue is None:
         return [Binding(shape, accumulator)]

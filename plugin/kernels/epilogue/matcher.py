@@ -103,8 +103,7 @@ class EpilogueMatch:
     ) -> EpilogueMatch | None:
         """Match the longest sequence of operations that a kernel can compute; None for none.
 
-        Args:
-            module_globals: the globals of the module. The other arguments are attributes.
+        The arguments are attributes, and the globals of the module.
         """
         operations: list[Operation] = []
         values, constants = {accumulators}, dict[Value, Array]()

@@ -34,8 +34,7 @@ _BOOLEAN_OPERATIONS: dict[str, Callable[..., Array]] = {
 class _SplitRange(Exception):
     """A value is one piece up to some accumulators and another one from there on.
 
-    Args:
-        first: for each N, the first accumulator of the second piece.
+    `first` is the first accumulator of the second piece, for each N.
     """
 
     def __init__(self, first: Array) -> None:
@@ -108,9 +107,7 @@ _FUNCTIONS: dict[str, Callable[..., Piece]] = {
 class Analysis:
     """Abstract interpretation of operations on ranges of accumulators.
 
-    Args:
-        accumulators: the value that they start from.
-        constants: the other operands, grids.
+    Operations start from the value `accumulators`; `constants` are the other operands, grids.
     """
 
     def __init__(

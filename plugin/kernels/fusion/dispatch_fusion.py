@@ -64,11 +64,8 @@ _Location: TypeAlias = tuple[Literal["operand", "result", "intermediate"], int]
 def fuse_dispatches(kernels: KernelTable, fuse_below_macs: int) -> dict[KernelCall, int]:
     """Fuse consecutive calls of a kernel table.
 
-    Args:
-        fuse_below_macs: the int8 multiply-accumulates of a fused call at most.
-
-    Returns:
-        The fused calls, each with the number of other calls in its dispatch.
+    A fused call has at most `fuse_below_macs` int8 multiply-accumulates. The result has the fused
+    calls, each with the number of other calls in its dispatch.
     """
     small = {
         call.operation: call
@@ -120,8 +117,7 @@ class _Group:
     def accepts(self, call: KernelCall, small: Collection[Operation]) -> bool:
         """True if a call can be added.
 
-        Args:
-            small: the calls that can be fused: their reads make no output.
+        Reads of `small`, the calls that can be fused, make no output.
         """
         if not self.dependents.isdisjoint(call.operands):
             return False

@@ -55,9 +55,7 @@ from .elementwise_match import (
 def fuse_elementwise(kernels: KernelTable, lanes: int) -> None:
     """Replace elementwise operations between the kernels of one token by kernels.
 
-    Args:
-        kernels: the table with the calls of the other kernels.
-        lanes: the f32 lanes of a vector.
+    The table has the calls of the other kernels; a vector has `lanes` f32 lanes.
     """
     blocks: dict[ir.Block, list[KernelCall]] = {}
     for call in kernels.calls:

@@ -230,11 +230,9 @@ class Expression:
 
 
 class ExpressionBuilder:
-    """Builder of the expression of an operation.
+    """Builder of the expression of an operation, in vectors of `lanes` f32 lanes.
 
-    Args:
-        order: the positions of operations in their block.
-        lanes: the f32 lanes of a vector.
+    `order` has the positions of operations in their block.
     """
 
     def __init__(
@@ -343,9 +341,7 @@ class ExpressionBuilder:
 def _merged_axes(shape: Sequence[int], reads: Sequence[OperandRead], end: int) -> list[list[int]]:
     """Groups of axes that every read treats as one axis.
 
-    Args:
-        shape: the shape of the expression; axes of size 1 are left out.
-        end: axes before this one are not merged with later ones.
+    Axes of size 1 are left out; axes before `end` are not merged with later ones.
     """
     groups: list[list[int]] = []
     for axis, size in enumerate(shape):

@@ -234,11 +234,9 @@ class _Thread:
     def _add_step(
         self, step: ArrayLike, outer: OuterScales | None, accumulators: Sequence[ArrayLike]
     ) -> list[ArrayLike]:
-        """Add a step: several blocks, or a part of one.
+        """Add a step, several blocks or a part of one, to f32 accumulators.
 
-        Args:
-            outer: the outer scales of its blocks; None to load them.
-            accumulators: f32.
+        `outer` has the outer scales of its blocks; None to load them.
         """
         tiles, columns = self.gemm.tiles, self.columns
         words_per_step = tiles.plane_vectors[0]

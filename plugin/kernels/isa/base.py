@@ -157,9 +157,8 @@ class InstructionSet(ABC):
     def pixels_per_tile(self, vectors: int, *, is_pipelined: bool = False) -> int:
         """Return MR of int8 kernels: the output pixels whose accumulators fit the registers.
 
-        Args:
-            vectors: NR in vectors.
-            is_pipelined: the previous register block's epilogue shares the registers.
+        NR has `vectors` vectors. With `is_pipelined` the previous register block's epilogue shares
+        the registers.
         """
         return (
             self.max_accumulators_pipelined if is_pipelined else self.max_accumulators
@@ -172,10 +171,7 @@ class InstructionSet(ABC):
     def tiles_per_gemm(self, rows: int, vectors: int, max_unsigned: int) -> int:
         """Return the number of weight tiles that a GEMM of many rows multiplies together.
 
-        Args:
-            rows: MR.
-            vectors: NR of a tile in vectors.
-            max_unsigned: greatest integer of the weight.
+        MR is `rows`, NR is `vectors` vectors, and `max_unsigned` the weight's greatest integer.
         """
         return 1
 
@@ -198,12 +194,10 @@ class InstructionSet(ABC):
     def add_products(
         self, accumulator: ArrayLike, activations: ArrayLike, weight: ArrayLike
     ) -> ArrayLike:
-        """Add the products of `k_pack` multiplicands in each lane.
+        """Add the products of `k_pack` multiplicands in each lane to an i32 accumulator.
 
-        Args:
-            accumulator: i32.
-            activations: `multiplicands`, ``lanes * k_pack`` of them.
-            weight: as many of `multiplicand_type`.
+        There are ``lanes * k_pack`` activations, of `multiplicands`, and as many weights, of
+        `multiplicand_type`.
         """
 
     def multiplicands(self, activations: ArrayLike) -> ArrayLike:
@@ -214,8 +208,7 @@ class InstructionSet(ABC):
     def shuffle_lookup(self, table: Sequence[int], indices: ArrayLike) -> ArrayLike:
         """Look bytes up in a table of 16 bytes, by `shuffle_intrinsic`.
 
-        Args:
-            indices: u8, as many as a vector has bytes.
+        A vector has as many u8 indices as bytes.
         """
         count = self.lanes * 4
         entries = constant_vector([*table] * (count // len(table)), U8)
@@ -253,10 +246,8 @@ class InstructionSet(ABC):
     ) -> ArrayLike:
         """Clamp floats to the range in which `round_to_i32` is exact.
 
-        Args:
-            reals: floats.
-            max_magnitude: bound of their magnitude.
-            low, high: numbers beyond these bounds may become any integer that is beyond too.
+        Their magnitude is at most `max_magnitude`. Numbers beyond `low` and `high` may become any
+        integer that is beyond too.
         """
         if max_magnitude < _MAX_UNCLAMPED:
             return reals
@@ -282,13 +273,9 @@ class InstructionSet(ABC):
         return bitcast(result, F32)
 
     def narrow_to_8_bits(self, vectors: Sequence[ArrayLike], element: ElementType) -> ArrayLike:
-        """Narrow at most `vectors_per_narrowing` vectors of i32 to one of bytes, saturated.
+        """Narrow at most `vectors_per_narrowing` vectors of i32 to one of I8 or U8, saturated.
 
         x86 packs within 128-bit lanes, so that a permutation of words follows.
-
-        Args:
-            vectors: i32.
-            element: I8 or U8.
         """
         prefix, suffix = self.pack_intrinsics
         count = len(vectors)

@@ -79,11 +79,7 @@ class BlockwiseWeight:
         return sum(self.contraction.plane_bits or (self.contraction.storage_type.width,))
 
     def packed(self, kernels: KernelTable, *, is_planar: bool = False) -> PackedOperands:
-        """Pack the weight.
-
-        Args:
-            is_planar: pack planar tensors, even if the weight is constant.
-        """
+        """Pack the weight; with `is_planar` into planar tensors, even if it is constant."""
         return _Packer(self, kernels).packed(is_planar=is_planar)
 
 

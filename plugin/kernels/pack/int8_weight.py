@@ -27,11 +27,9 @@ from .packed_weight import Tiles
 
 @dataclass(frozen=True)
 class SkippedTaps:
-    """Vertical taps in the padding that a kernel does not multiply.
+    """Taps of the vertical `axis` in the padding that a kernel does not multiply.
 
-    Args:
-        axis: the vertical axis.
-        counts: for each kind of output row, the skipped taps in the low and in the high padding.
+    `counts` are the skipped taps in the low and in the high padding, for each kind of output row.
     """
 
     axis: ConvAxis
@@ -68,14 +66,11 @@ class Int8Weight:
     def matrix(
         self, module_globals: ModuleGlobals, channel_padding: int = 0, channel_slices: int = 1
     ) -> AnyArray:
-        """Return the weight as ``N x K``, with zeros for further channels.
+        """Return the weight as ``N x K``, with zeros for `channel_padding` further channels.
 
-        A group's weight is zero for the channels of the other groups in its slice: with few groups
-        that costs less than IREE's grouped convolution.
-
-        Args:
-            channel_padding: further channels.
-            slices: parts of the channels, of which a column multiplies one.
+        A column multiplies one of `channel_slices` parts of the channels. A group's weight is zero
+        for the channels of the other groups in its slice: with few groups that costs less than
+        IREE's grouped convolution.
         """
         weight = array_of(self.value, module_globals).transpose(self.axes)
         if self.summands > 1:  # each tap is multiplied by both summands
@@ -116,10 +111,8 @@ def initial_accumulators(
 ) -> AnyArray:
     """Return the initial accumulators of tiles, ``kinds * count x NR`` of i32.
 
-    Args:
-        matrix: the weight, ``N x K``.
-        bias: numbers that the epilogue would add, or None.
-        skipped: taps that the kernel skips; there is a kind for each number of them.
+    The matrix is the weight, ``N x K``. `bias` has numbers that the epilogue would add, or None.
+    There is a kind for each number of `skipped` taps, which the kernel does not multiply.
     """
     integers = convert(matrix, I32)
     initial = sums_with_bias(integers.sum(1, dtype=np.int32), target, bias)

@@ -21,11 +21,9 @@ _TILE_ROW_BYTES = 64
 
 @dataclass(frozen=True)
 class KRuns:
-    """The runs of an output pixel.
+    """The runs of an output pixel, whose lengths are multiples of 4.
 
-    Args:
-        geometry: output pixels, and the input pixels that they read.
-        channels: C; the length of a run is a multiple of 4.
+    The geometry has the input pixels that output pixels read; C is `channels`.
     """
 
     geometry: ConvGeometry

@@ -149,8 +149,7 @@ class Tiles:
     def vector_index(self, plane: int, vector: _Index) -> _Index:
         """Return the number of a vector in a step.
 
-        Args:
-            vector: its number in the plane, times `vectors`, plus the vector of columns.
+        `vector` is its number in the plane, times `vectors`, plus the vector of columns.
         """
         if plane:
             return 2 * vector + 1
@@ -181,14 +180,7 @@ class Tiles:
         return fields
 
     def pack(self, integers: AnyArray) -> AnyArray:
-        """Pack integers.
-
-        Args:
-            integers: uint8, ``N x K``, less than ``2**bits``.
-
-        Returns:
-            uint8, ``count x steps x step_bytes``.
-        """
+        """Pack uint8 ``N x K``, less than ``2**bits``, to uint8 ``count x steps x step_bytes``."""
         padded = _with_rows(integers, self.count * self.nr)
         shift, planes = 0, []
         for bits, vectors in zip(self.plane_bits, self.plane_vectors, strict=True):
@@ -211,14 +203,9 @@ class Tiles:
         return packed.reshape((self.count, self.steps, self.step_bytes))
 
     def pack_block_parameters(self, parameters: AnyArray, blocks: int = 1) -> AnyArray:
-        """Pack scales, zero points or offsets.
+        """Pack scales, zero points or offsets to ``count x K / (block_size * blocks) x NR``.
 
-        Args:
-            parameters: ``N x K / (block_size * blocks)``.
-            blocks: consecutive blocks that share a parameter.
-
-        Returns:
-            ``count x K / (block_size * blocks) x NR``.
+        They are ``N x K / (block_size * blocks)``: consecutive `blocks` share a parameter.
         """
         padded = _with_rows(parameters, self.count * self.nr)
         by_tile = padded.reshape((self.count, self.nr, self.k // self.block_size // blocks))
@@ -390,14 +377,10 @@ class PackedWeight:
         return [tiles.steps * tiles.step_bytes, *fields]
 
     def pack(self, integers: Array, fields: Sequence[Array]) -> Array:
-        """Pack a constant weight into records.
+        """Pack a constant weight into records, uint8 ``count x tile_bytes``.
 
-        Args:
-            integers: as for `Tiles.pack`.
-            fields: results of `Tiles.pack_block_parameters`, each with its element type.
-
-        Returns:
-            uint8, ``count x tile_bytes``.
+        Integers are as for `Tiles.pack`. Fields are results of `Tiles.pack_block_parameters`, each
+        with its element type.
         """
         tiles, count = self.tiles, self.tiles.count
         superblocks = self.records // self.records_per_superblock

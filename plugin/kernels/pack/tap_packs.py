@@ -32,11 +32,9 @@ _MAX_SPACING = 8
 
 @dataclass(frozen=True)
 class TapPacks:
-    """K-packs of the taps of a horizontal axis.
+    """K-packs, of `k_pack` pixels, of the taps of a horizontal axis.
 
-    Args:
-        k_pack: pixels of a k-pack.
-        rows: vertical taps, whose image rows share gathered k-packs with other output rows.
+    `rows` are vertical taps, whose image rows share gathered k-packs with other output rows.
     """
 
     axis: ConvAxis
@@ -74,11 +72,7 @@ class TapPacks:
     def pack(self, weight: AnyArray) -> AnyArray:
         """Pack a weight for each k-pack of each output of a period.
 
-        Args:
-            weight: ``rows x taps x C``.
-
-        Returns:
-            ``k-packs * rows x C * k_pack``.
+        The weight is ``rows x taps x C``, the result ``k-packs * rows x C * k_pack``.
         """
         rows, _, channels = weight.shape
         packed = []

@@ -111,12 +111,10 @@ def match_layout(
     *,
     has_shuffle: bool = False,
 ) -> BlockwiseMatch | MatchFailure:
-    """Match a contraction with tiles of `lanes` lanes.
+    """Match a contraction with tiles of `lanes` lanes, the columns of a vector.
 
-    Args:
-        lanes: columns of a vector.
-        vectors: returns the vectors of a tile for N.
-        has_shuffle: the kernel can look up a codebook.
+    `vectors` returns the vectors of a tile for N. With `has_shuffle` the kernel can look up a
+    codebook.
     """
     activations, storage, result = contraction.indices
     if contraction.expressed is ExpressedType.F64:
@@ -232,12 +230,7 @@ def activation_matrix(match: BlockwiseMatch) -> tuple[Value, list[Extent]]:
 def result_tensor(
     match: BlockwiseMatch, matrix: Value, extents: Sequence[Extent], type_: ir.Type
 ) -> Value:
-    """Return the result of a contraction, from ``M x N``.
-
-    Args:
-        matrix: f32.
-        extents: of the loops of M.
-    """
+    """Return the result of a contraction from ``M x N`` of f32, with the extents of M's loops."""
     weight, sizes = match.weight, match.weight.loop_sizes
     n: list[Extent] = [sizes[loop] for loop in weight.columns]
     if extents:

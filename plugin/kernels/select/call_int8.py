@@ -266,16 +266,13 @@ class _Int8Call:
         )
 
     def _copied_activations(self, channel_padding: int, *, is_converted: bool) -> Value:
-        """Return the flattened activations with their padding.
+        """Return the flattened activations with their padding, and with further channels.
 
-        If multiplicands are bytes, the kernel that computes the activations, if they have no other
-        use, may write multiplicands. Else a small copy becomes part of the same dispatch. A
-        conversion by IREE takes as long as the MACs of 30 output channels where AVX2 has no masked
-        loads of bytes and the number of activations is no multiple of 4096: 0.07 ms for 28x28x128.
-
-        Args:
-            channel_padding: further channels.
-            is_converted: convert them to multiplicands.
+        With `is_converted` they are multiplicands. If multiplicands are bytes, the kernel that
+        computes the activations, if they have no other use, may write multiplicands. Else a small
+        copy becomes part of the same dispatch. A conversion by IREE takes as long as the MACs of 30
+        output channels where AVX2 has no masked loads of bytes and the number of activations is no
+        multiple of 4096: 0.07 ms for 28x28x128.
         """
         activations, needs_copy = self.match.activations, self._needs_copy(channel_padding)
         element, size = self.target.multiplicand_type, math.prod(activations.type.shape)

@@ -84,11 +84,7 @@ _ACTIVATION_COST_IN_TILES = 0.5
 def call_gpu(
     match: BlockwiseMatch, kernels: KernelTable, result: ir.Type, instructions: str
 ) -> Value:
-    """Emit the calls, and return the result of the contraction.
-
-    Args:
-        instructions: a name in `GPU_INSTRUCTIONS`.
-    """
+    """Emit the calls for one of `GPU_INSTRUCTIONS`, and return the result of the contraction."""
     tiles, m = match.tiles, match.m
     weight = match.weight.packed(kernels, is_planar=True)  # a thread loads vectors of each tensor
     mr, k_packs_per_word = _MIN_MAX_MR, 8 // tiles.plane_bits[0]
@@ -136,10 +132,8 @@ def call_gpu(
 def _split_k(tiles: Tiles, m: int, workgroups: int) -> int:
     """Return split-K: at most 32, 1024 workgroups in all, K / 2M, and 4 steps of K in each.
 
-    Partial sums are written and read once more; the weight has at least twice as many integers.
-
-    Args:
-        workgroups: number of workgroups without split-K.
+    There are `workgroups` without split-K. Partial sums are written and read once more; the weight
+    has at least twice as many integers.
     """
     limit = min(
         _MAX_SPLIT_K,

@@ -74,11 +74,7 @@ class Int8Match:
     def of(
         cls, op: Operation, module_globals: ModuleGlobals, min_macs: int = MIN_MACS
     ) -> Int8Match | MatchFailure:
-        """Match a ``stablehlo.dot_general`` or ``stablehlo.convolution``.
-
-        Args:
-            min_macs: least number of MACs that a kernel is called for.
-        """
+        """Match a ``dot_general`` or ``convolution`` of StableHLO with `min_macs` MACs or more."""
         if "convolution" in op.name and has_elements(op, "i16", "i16", "i32"):
             return cls._of_two_summands(op, module_globals, min_macs)
         if not has_elements(op, "i8", "i8", "i32"):
@@ -356,9 +352,7 @@ def matrix_axes(op: Operation) -> tuple[list[int], list[int]] | MatchFailure:
 def _has_slices(channels: int, n_per_group: int, n: int) -> bool:
     """True if a vector has output channels of whole groups or of one, and whole k-packs of inputs.
 
-    Args:
-        channels, n_per_group: input and output channels of a group.
-        n: output channels of all groups.
+    A group has `channels` input and `n_per_group` output channels, all groups have `n`.
     """
     is_power = n_per_group & (n_per_group - 1) == 0
     min_channels = channels * max(1, _MAX_K_PACK // n_per_group)  # of a vector of four lanes

@@ -107,9 +107,8 @@ def _is_broadcast(op: Operation | None) -> bool:
 def has_consumers_in_other_threads(value: Value, by_rows: bool) -> bool:
     """True if other threads than those of a reduction may compute its consumers.
 
-    Args:
-        value: a result of the reduction, or of a contraction.
-        by_rows: the threads of the reduction are those of its first axes (`is_row_reduction`).
+    The value is a result of the reduction, or of a contraction. With `by_rows` the threads of the
+    reduction are those of its first axes (`is_row_reduction`).
     """
     seen: set[Value] = set()
     # With each value: the number of its first axes that are the reduction's; None if all are.

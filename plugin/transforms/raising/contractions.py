@@ -21,12 +21,9 @@ Split = list[list[int]]
 
 
 def split_contractions(split: Value, joined: Value, extents: Split) -> None:
-    """Rewrite contractions to read a weight with split axes.
+    """Rewrite contractions of a weight's reshape, `joined`, to read the weight, `split`.
 
-    Args:
-        split: the weight.
-        joined: its reshape, which the contractions read.
-        extents: for each axis of `joined` its sizes in `split`.
+    `extents` has for each axis of `joined` its sizes in `split`.
     """
     if split == joined:
         return

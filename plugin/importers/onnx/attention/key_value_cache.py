@@ -22,11 +22,9 @@ from .attention import positions
 
 @dataclass(frozen=True, eq=False)
 class CacheFormat:
-    """The elements of a cache, ``[B, G, T, H]``.
+    """The elements of a cache, ``[B, G, T, H]``: floats, or integers of `bits` bits.
 
-    Args:
-        bits: the bits of an integer; 0 for floats.
-        scales: the scales, which broadcast to the cache; None for floats.
+    The scales broadcast to the cache. Floats have 0 bits and no scales.
     """
 
     element: ElementType

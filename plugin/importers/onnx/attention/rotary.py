@@ -70,9 +70,8 @@ def _embedded(
 ) -> AnyArray:
     """Rotate ``[B, S, N, H]``, and return it in the shape and type of input 0.
 
-    Args:
-        cosines, sines: a row for each of the positions; ``[B, S, n]`` without positions.
-        positions: ``[B, S]``, or None.
+    Cosines and sines have a row for each of the positions ``[B, S]``, and are ``[B, S, n]`` without
+    positions.
     """
     shape, width, half = call.input(0).shape, x.shape[-1], cosines.shape[-1]
     size = call.attribute("rotary_embedding_dim", 0) or width

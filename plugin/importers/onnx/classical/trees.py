@@ -170,8 +170,7 @@ def _node_lists(
 ) -> tuple[list[int], list[list[int]], list[int]]:
     """Return features, true and false children, and flags of missing values; one for each node.
 
-    Args:
-        further: other lists of the nodes, which must have the same length.
+    The lists `further` of the nodes must have the same length.
     """
     features = listed(call, "nodes_featureids")
     children = [listed(call, f"nodes_{side}nodeids") for side in ("true", "false")]

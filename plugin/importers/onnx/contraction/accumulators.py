@@ -27,8 +27,7 @@ def centered_input(
 ) -> AnyArray:
     """An input of integers less its zero points, if it has any: they are two inputs after it.
 
-    Args:
-        read_grid: returns the zero points for a shape, as `grid` does.
+    `read_grid` returns the zero points for a shape, as `grid` does.
     """
     operand, zero_operand, zero_points = call.input(index), call.optional(index + 2), None
     if zero_operand is not None:

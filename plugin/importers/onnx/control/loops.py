@@ -205,14 +205,10 @@ def _unrolled(iteration: _Iteration, count: int, condition: AnyArray) -> list[Op
 def _repeated(
     iteration: _Iteration, trips: AnyArray, condition: AnyArray, stacks: Sequence[AnyArray] = ()
 ) -> list[Operand]:
-    """Write a loop whose number of iterations the program computes.
+    """Write a loop of at most `trips` (i32) iterations, whose number the program computes.
 
-    Args:
-        trips: the greatest number of iterations, i32.
-        stacks: arrays that get a row for each iteration.
-
-    Returns:
-        The carried values, the stacks, and the number of iterations.
+    Stacks get a row for each iteration. The result has the carried values, the stacks, and the
+    number of iterations.
     """
     call, count = iteration.call, len(iteration.start)
 

@@ -71,11 +71,7 @@ class BoundedNode:
         return self.attribute("axis", default) % max(rank, 1)
 
     def with_arrays(self, changed: Mapping[int, AnyArray] | None = None) -> Call:
-        """The node with arrays in place of bounded tensors.
-
-        Args:
-            changed: other values of some inputs.
-        """
+        """The node with arrays in place of bounded tensors, and with `changed` values of inputs."""
         arrays = {index: each.value for index, each in self.tensors.items()}
         return self.call.with_values({**arrays, **(changed or {})})
 

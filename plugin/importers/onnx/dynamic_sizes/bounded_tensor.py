@@ -148,10 +148,7 @@ def is_valid_row(shape: Sequence[int], axis: int, count: AnyArray) -> AnyArray:
 def bounded(value: AnyArray, axis: int, count: AnyArray | None) -> Any:
     """Return a bounded tensor, or an array where the count is constant.
 
-    Args:
-        value: the array with the bound as the size of the axis.
-        axis: the axis of the data-dependent size, from 0.
-        count: the number of valid rows; None if all rows are valid.
+    `value` has the bound as the size of `axis`, from 0; `count` is None if all rows are valid.
     """
     if count is None:
         return value
@@ -161,13 +158,10 @@ def bounded(value: AnyArray, axis: int, count: AnyArray | None) -> Any:
 
 
 def true_positions(mask: AnyArray) -> tuple[AnyArray, AnyArray | None]:
-    """Return the positions of true elements in ascending order.
+    """Return the positions of true elements of booleans, of one axis, in ascending order.
 
     In a program, position ``k`` is the first one with ``k + 1`` true elements up to it. A binary
     search in the cumulative sums finds the positions for all ``k`` at once.
-
-    Args:
-        mask: booleans, of one axis.
 
     Returns:
         i32 positions, and their number. In a program they are as many as `mask` has elements, and 0

@@ -152,8 +152,7 @@ def qlinear_average_pool(call: Call) -> Operand:
 def _window_means(call: Call, operand: Quantized, *, is_whole: bool = False) -> ScaledSum:
     """Compute means of windows of integers with one scale.
 
-    Args:
-        is_whole: ``count_include_pad`` also counts pixels beyond the padding.
+    With `is_whole`, ``count_include_pad`` also counts pixels beyond the padding.
     """
     value, bound = operand.centered()
     sizes = call.attribute("kernel_shape", [])

@@ -24,11 +24,7 @@ _MAX_PARTS = 4096
 
 
 class _Sequence:
-    """A sequence of tensors, or an optional without a value.
-
-    Args:
-        items: the tensors; None for an optional without a value.
-    """
+    """A sequence of tensors; `items` is None for an optional without a value."""
 
     shape = ()
 

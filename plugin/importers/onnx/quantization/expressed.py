@@ -175,12 +175,9 @@ def as_float(factor: AnyArray) -> AnyArray:
 
 @dataclass(frozen=True, eq=False)
 class ScaledTerm:
-    """Scaled integers, ``value * factor``.
+    """Scaled integers, ``value * factor``; the integers' greatest magnitude is `bound`.
 
-    Args:
-        value: integers.
-        bound: the greatest magnitude of the integers.
-        factor: fractions, or f32; has as many axes as the value, and broadcasts.
+    The factor, of fractions or f32, has as many axes as the value, and broadcasts.
     """
 
     value: AnyArray

@@ -49,9 +49,7 @@ class Products(Protocol):
 class FloatProducts:
     """Products with float weights: W is ``[D, gates * H, I]`` and R ``[D, gates * H, H]``.
 
-    Args:
-        gates: the number of gates.
-        element: the type of the accumulators.
+    `element` is the type of the accumulators.
     """
 
     def __init__(self, call: Call, gates: int, element: ElementType) -> None:

@@ -129,8 +129,7 @@ node must have. The kinds of attributes are those of `_KINDS`.
 class SchemaInput:
     """An input of a schema, with its element types; a variadic one is the last, and repeated.
 
-    Args:
-        is_homogeneous: inputs of its type parameter, and repeated ones, have one type.
+    If it `is_homogeneous`, inputs of its type parameter, and repeated ones, have one type.
     """
 
     name: str

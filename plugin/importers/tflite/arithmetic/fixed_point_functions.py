@@ -42,11 +42,9 @@ def saturating_shift(values: AnyArray, bits: int) -> AnyArray:
 
 
 def exponential_of_negatives(values: AnyArray, bits: int, integer_bits: int) -> AnyArray:
-    """Compute ``exp`` with `bits` fractional bits: gemmlowp's ``exp_on_negative_values``.
+    """Compute ``exp`` with 31 or 15 fractional `bits`: gemmlowp's ``exp_on_negative_values``.
 
-    Args:
-        values: integers from ``-2**bits`` to 0, with `integer_bits` bits before the point.
-        bits: 31, or 15.
+    The values are from ``-2**bits`` to 0, with `integer_bits` bits before the point.
     """
 
     def product(left: AnyArray, right: AnyArray) -> AnyArray:
@@ -90,11 +88,8 @@ def one_over_one_plus(values: AnyArray) -> AnyArray:
 def inverse_square_root(values: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Compute ``1 / sqrt(x)`` as ``multiplier * 2**(-shift - 31)``, by Newton's method.
 
-    Args:
-        values: int64 from 0 (treated as 1) to ``2**31 - 1``.
-
-    Returns:
-        Two int64 arrays: multipliers of at most 31 bits, and non-negative shifts.
+    The values are int64 from 0 (treated as 1) to ``2**31 - 1``. Both results are int64: multipliers
+    of at most 31 bits, and non-negative shifts.
     """
     is_large = values >= 1 << 29
     bounded = np.maximum(np.where(is_large, values >> 2, values), 2)
@@ -125,11 +120,8 @@ def leading_zeros(values: AnyArray, width: int = 32) -> AnyArray:
 def reciprocal(values: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Compute ``1 / x`` as ``multiplier * 2**(-31 - shift)``: LiteRT's ``GetReciprocal``.
 
-    Args:
-        values: int64 from 1 to ``2**31 - 1``.
-
-    Returns:
-        Two int64 arrays: 31-bit multipliers, and shifts.
+    The values are int64 from 1 to ``2**31 - 1``. Both results are int64: 31-bit multipliers, and
+    shifts.
     """
     headroom = leading_zeros(values)
     return one_over_one_plus((values << headroom) - (1 << 31)), 31 - headroom
@@ -138,11 +130,8 @@ def reciprocal(values: AnyArray) -> tuple[AnyArray, AnyArray]:
 def logarithm(values: AnyArray) -> AnyArray:
     """Compute ``log`` with 26 fractional bits for numbers from 1 on with 19 fractional bits.
 
-    ``value = r * 2**n`` with `r` about 1. ``log(r)`` is a quotient of polynomials in the distance
-    of `r` from the fourth root of a half.
-
-    Args:
-        values: int64 from ``2**19`` to ``2**31 - 1``.
+    The values are int64 from ``2**19`` to ``2**31 - 1``. ``value = r * 2**n`` with `r` about 1.
+    ``log(r)`` is a quotient of polynomials in the distance of `r` from the fourth root of a half.
     """
     whole_bits = 12
     zeros = leading_zeros(values)
@@ -186,8 +175,7 @@ def _two_over_one_plus_15(values: AnyArray) -> AnyArray:
 def logistic(values: AnyArray) -> AnyArray:
     """Compute ``1 / (1 + exp(-x))`` with 15 fractional bits: gemmlowp's ``logistic``.
 
-    Args:
-        values: 16-bit integers as int32, with 12 fractional bits.
+    The values are 16-bit integers as int32, with 12 fractional bits.
     """
     x = _two_over_one_plus_15(exponential_of_negatives(-np.abs(values), 15, 3))
     positive = np.minimum(x << 1, _ONE_15)
@@ -198,9 +186,8 @@ def logistic(values: AnyArray) -> AnyArray:
 def tanh(values: AnyArray, integer_bits: int) -> AnyArray:
     """Compute ``tanh`` with 15 fractional bits: gemmlowp's ``tanh``.
 
-    Args:
-        values: 16-bit integers as int32.
-        integer_bits: 0 to 6 bits of them before the point, without the sign.
+    The values are 16-bit integers as int32, with `integer_bits` bits before the point (0 to 6),
+    without the sign.
     """
     exponential = exponential_of_negatives(-np.abs(values), 15, integer_bits + 1)
     x = _two_over_one_plus_15(exponential)

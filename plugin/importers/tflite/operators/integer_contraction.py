@@ -65,9 +65,8 @@ class IntegerContraction:
     def compute(self, contraction: Callable[[AnyArray, Array, int, type], AnyArray]) -> AnyArray:
         """Return the storage of the result.
 
-        Args:
-            contraction: contracts the activations' storage and the centered weights, with a padding
-                value, in a dtype.
+        `contraction` contracts the activations' storage and the centered weights, with a padding
+        value, in a dtype.
         """
         call, x = self.call, self.call.per_tensor(self.activations.tensor)
         weights = self._centered_weights()

@@ -129,9 +129,7 @@ class _Difference:
 def _difference(difference: Value, *, is_wide: bool = False) -> _Difference | None:
     """Match 8-bit integers and a zero point to subtract; None for wider, or computed zero points.
 
-    Args:
-        difference: the difference.
-        is_wide: constants whose zero point is not 0 stay in 16 bits.
+    With `is_wide`, constants whose zero point is not 0 stay in 16 bits.
     """
     owner = producer_of(difference)
     if owner is None:

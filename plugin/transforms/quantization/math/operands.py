@@ -37,12 +37,9 @@ def same_values(left: QuantizationParameters, right: QuantizationParameters) -> 
 
 @dataclass(frozen=True)
 class Operand:
-    """A quantized operand of a formula.
+    """A quantized operand of a formula, and the parameters of its type.
 
-    Args:
-        quantized: the value.
-        parameters: the parameters of its type.
-        implied_bound: a bound on its differences below the storage's.
+    `implied_bound` bounds its differences below the storage's bound.
     """
 
     quantized: Value

@@ -34,9 +34,7 @@ Results: TypeAlias = Value | Sequence[Value] | None
 class QuantizedOperation:
     """An operation of StableHLO on quantized values, as rules read it.
 
-    Args:
-        op: the operation.
-        division: see ``lower-quant-casts``.
+    For its division see ``lower-quant-casts``.
     """
 
     op: Operation
