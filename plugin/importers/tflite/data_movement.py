@@ -123,9 +123,8 @@ def compute_on_storage(
 ) -> list[AnyArray] | None:
     """Move storage with the importer `compute`, requantized where scales differ.
 
-    Returns:
-        The storage of each result; None if an operand or a result has no single scale, so that the
-        operator has to be computed on expressed values.
+    The result is None if an operand or a result has no single scale, so that the operator has to be
+    computed on expressed values.
     """
     indices, results = moved_inputs(call), call.operator.outputs
     operands = [operand for index in indices if (operand := call.inputs[index]) is not None]

@@ -125,11 +125,9 @@ def _narrow(op: Operation) -> bool:
 
 @dataclass(frozen=True)
 class _ByteFunction:
-    """Elementwise operations on two tensors of bytes, with bytes as the result.
+    """Elementwise operations on two tensors, `bytes`, with bytes as the result.
 
-    Attributes:
-        bytes: the two tensors.
-        operations: the operations in order, without constants; the last one converts to bytes.
+    The operations are in order, without constants; the last one converts to bytes.
     """
 
     bytes: tuple[Value, Value]
@@ -332,9 +330,7 @@ def _bits(number: Fraction | int) -> int:
 class _Sum:
     """``clamp((x * factors[0] + y * factors[1] + offset) >> shift, low, high)``.
 
-    Attributes:
-        element: the type of the sum.
-        bytes: the types, signed or unsigned, that `x` and `y` are read as.
+    The sum has the type `element`; `x` and `y` are read as `bytes`, signed or unsigned.
     """
 
     element: ElementType

@@ -73,8 +73,7 @@ class Arithmetic(FieldArithmetic):
     def follow(self, op: Operation) -> NoMatch | None:
         """Record the fact about an operation of `STEPS`, after those about its operands.
 
-        Returns:
-            Why it ends a dequantization, where its operands have facts.
+        The result is the reason why it ends a dequantization, where its operands have facts.
         """
         result = op.results[0]
         if not is_static(result.type):

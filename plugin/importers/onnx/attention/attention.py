@@ -120,16 +120,13 @@ def positions(x: AnyArray, count: int) -> AnyArray:
 def window_bias(
     query: AnyArray, total: int, offset: AnyArray, left: int = -1, right: int = -1
 ) -> AnyArray:
-    """Return a bias that is -inf for keys outside a window around each query.
+    """Return a bias ``[1 or B, 1, S, total]``, -inf for keys outside a window around each query.
 
     Args:
         query: ``[B, N, S, H]``.
         total: the number of keys.
         offset: the position of the first query: an integer, or one for each of the batch.
         left, right: the greatest distance of a key before and after its query; -1 for no bound.
-
-    Returns:
-        ``[1 or B, 1, S, total]``.
     """
     kind, length = query.dtype.type, query.shape[2]
     rows = positions(query, length).reshape((1, 1, length, 1))

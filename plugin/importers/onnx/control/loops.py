@@ -175,9 +175,8 @@ def _upper_bound(call: Call, name: str, depth: int) -> int | None:
 def _unrolled(iteration: _Iteration, count: int, condition: AnyArray) -> list[Operand] | None:
     """Write the iterations one after the other; None for over 1,024, or computed conditions.
 
-    Returns:
-        None for too many iterations, or if the condition of an iteration does not follow from
-        constants, as it does from a counter that is carried.
+    A condition is computed if it does not follow from constants, as it does from a counter that is
+    carried.
     """
     call, start = iteration.call, iteration.start
     carried: list[Operand] = list(start)

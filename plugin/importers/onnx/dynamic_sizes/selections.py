@@ -166,7 +166,7 @@ def _suppressed(
     steps: AnyArray,
     bound: int,
 ) -> AnyArray:
-    """Return the selected boxes in the order of their selection.
+    """Return the selected boxes in order, i32 ``[bound, B * C]``; N where no box remained.
 
     Args:
         sides: the result of `_sides`.
@@ -175,9 +175,6 @@ def _suppressed(
         overlap: the ratio of intersection and union above which a box is suppressed.
         steps: the greatest number of selections.
         bound: an upper bound of `steps`.
-
-    Returns:
-        i32 ``[bound, B * C]``; N where no box remained.
     """
     count, size = scores.shape
     batches = sides[0].shape[0]

@@ -105,9 +105,6 @@ def function_body(
 ) -> tuple[Subgraph, list[Operand]] | None:
     """The body and arguments of a function operator; None for others, or bodies that lack types.
 
-    Returns:
-        None for an operator that is no function.
-
     Raises:
         UnsupportedError: the node is not valid.
     """

@@ -317,10 +317,7 @@ def convert_to_newest(call: Call, opset: int) -> Call | Results:
     """Return a node of ONNX's own domain in the form of the newest operator set.
 
     Rules of one operator run in the order of their operator sets, each on the result of the one
-    before.
-
-    Returns:
-        The converted node; or its results, where several nodes replace it.
+    before. Where several nodes replace the node, its results are returned.
 
     Raises:
         UnsupportedError: the operator set is older than `OLDEST_OPSET`, or has no such operator.

@@ -102,8 +102,7 @@ def _in_f64(values: Array, factor: Array) -> Array:
 def _steps(factor: Array, bound: int, low: int, high: int) -> tuple[Array, Array]:
     """For each result but the first, return the last value below its step and the first at it.
 
-    Returns:
-        Arrays of the shape ``[high - low, *factor.shape]``, clamped to `bound`.
+    The arrays have the shape ``[high - low, *factor.shape]``, clamped to `bound`.
     """
     results = np.arange(low + 1, high + 1).reshape(-1, *(1,) * factor.ndim)
     guess = np.clip((results - 0.5) / factor, -bound, bound)

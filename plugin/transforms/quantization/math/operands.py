@@ -172,8 +172,7 @@ def split_blocks(
 ) -> tuple[Value, Callable[[Value], Value]]:
     """Split each axis of a tensor into (block number, position in block).
 
-    Returns:
-        The reshaped tensor of twice the rank, and the inverse reshape of results.
+    The results are the reshaped tensor of twice the rank, and the inverse reshape of results.
 
     Raises:
         UnsupportedError: a shape that is not static, or a ragged last block.
