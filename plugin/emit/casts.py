@@ -21,7 +21,7 @@ from ..numerics.array_functions import convert
 from ..numerics.element_types import I32, I64, Array
 from ..numerics.parameters import QuantizationParameters, StorageType
 from . import linalg
-from .operation import dense, dynamic_extents, integers, value, with_element
+from .operation import dense, dynamic_extents, integers, producer_named, value, with_element
 from .values import ArrayLike
 
 _SCASTS = ("quant.scast", "subquant.scast")
@@ -34,9 +34,9 @@ _GREATEST = (1 << 63) - 1
 
 def stored(quantized: Value) -> Value:
     """The storage of a quantized tensor, through a ``subquant.scast`` if it is not at hand."""
-    owner = quantized.owner
-    if not isinstance(owner, ir.Block) and owner.operation.name in _SCASTS:
-        return owner.operation.operands[0]
+    cast = producer_named(quantized, *_SCASTS)
+    if cast is not None:
+        return cast.operands[0]
     parameters = parameters_of(quantized.type)
     assert parameters is not None  # callers have looked
     type_ = with_element(quantized.type, storage_mlir_type(parameters.storage))

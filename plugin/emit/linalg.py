@@ -163,11 +163,9 @@ def separate_operands(op: Operation, numbers: Iterable[int]) -> bool:
 
 def _is_separate(tensor: Value) -> bool:
     """True for a tensor that no other dispatch computes: it is in memory, or behind a barrier."""
-    if isinstance(tensor.owner, ir.Block):
-        return True
-    owner = tensor.owner.operation
+    producer = operation.producer_of(tensor)
     barriers = (APART, BARRIER, TIE_SHAPE, "stablehlo.optimization_barrier")
-    return not list(owner.operands) or owner.name in barriers
+    return producer is None or not list(producer.operands) or producer.name in barriers
 
 
 def depends_on_arguments(tensor: Value) -> bool:

@@ -198,6 +198,25 @@ def is_used(value: Value) -> bool:
     return next(iter(value.uses), None) is not None
 
 
+def producer_of(value: Value) -> Any:
+    """Return the operation that defines a value; None for a block argument."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def producer_named(value: Value, *names: str) -> Any:
+    """Return the operation that defines a value if it has one of the names, else None."""
+    producer = producer_of(value)
+    return producer if producer is not None and producer.name in names else None
+
+
+def value_before(value: Value, *names: str) -> Value:
+    """Return the value before a chain of operations that have one of `names`."""
+    while (producer := producer_named(value, *names)) is not None:
+        value = producer.operands[0]
+    return value
+
+
 def erase_unused(op: Operation, also: Callable[[Operation], bool] = lambda _: True) -> None:
     """Erase an operation without uses, and its producers that lose their last use."""
     pending = [op]

@@ -38,7 +38,6 @@ def input_constants(
     """Return the inputs that become constants, by name.
 
     Args:
-        inputs: all inputs of a model.
         values: ``NAME=NUMBER`` or ``NAME=NUMBER,NUMBER,...`` for each input, in row-major order.
             One number fills an input of any fixed shape.
 

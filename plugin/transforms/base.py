@@ -14,6 +14,9 @@ from typing import Any, ClassVar, TypeAlias
 
 from ..core._mlir import Operation, Value, ir, rewrite
 from ..core.option_fields import check_choices
+from ..emit.operation import producer_named as producer_named
+from ..emit.operation import producer_of as producer_of
+from ..emit.operation import value_before as value_before
 from ..errors import Remark
 
 SIGNATURE_ATTRIBUTE = "subquant.function_type"
@@ -160,29 +163,10 @@ def walk(root: Any, *, in_kernels: bool = True) -> list[Any]:
     return operations[1:]
 
 
-def producer_of(value: Value) -> Any:
-    """Return the operation that defines a value; None for a block argument."""
-    owner = value.owner
-    return None if isinstance(owner, ir.Block) else owner.operation
-
-
 def operation_of(value: Value) -> Any:
     """Return the operation that defines a value, or whose region has it as a block argument."""
     owner = value.owner
     return (owner.owner if isinstance(owner, ir.Block) else owner).operation
-
-
-def producer_named(value: Value, *names: str) -> Any:
-    """Return the operation that defines a value if it has one of the names, else None."""
-    producer = producer_of(value)
-    return producer if producer is not None and producer.name in names else None
-
-
-def value_before(value: Value, *names: str) -> Value:
-    """Return the value before a chain of operations that have one of `names`."""
-    while (producer := producer_named(value, *names)) is not None:
-        value = producer.operands[0]
-    return value
 
 
 def replace_uses(value: Value, build: Callable[[Value], Value]) -> Value:

@@ -19,7 +19,7 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import type_of
 from ...emit import casts, stablehlo, variables
 from ...emit.functions import write_function
-from ...emit.operation import dense, mlir_type, tensor_type, value, with_element
+from ...emit.operation import dense, mlir_type, producer_named, tensor_type, value, with_element
 from ...emit.trace import TracedArray, traced
 from ...errors import InputError, Place, UnsupportedError
 from ...numerics.element_types import F32, AnyArray, Array, ElementType
@@ -270,11 +270,9 @@ def _as_traced(array: AnyArray, element: ElementType | None = None) -> TracedArr
 def _as_quantized(storage: Value, tensor: Tensor) -> Value:
     """Cast storage to the quantized type of a tensor, or undo the cast that it comes from."""
     type_ = with_element(storage.type, type_of(quantization_parameters(tensor)))
-    owner = storage.owner
-    if not isinstance(owner, ir.Block) and owner.operation.name == "subquant.scast":
-        source = owner.operation.operands[0]
-        if source.type == type_:
-            return source
+    cast = producer_named(storage, "subquant.scast")
+    if cast is not None and cast.operands[0].type == type_:
+        return cast.operands[0]
     return casts.as_quantized(storage, type_)
 
 

@@ -85,12 +85,10 @@ class DepthwiseConv(DepthwisePlan):
 
 
 class _Task:
-    """The loop nest of a task.
+    """The loop nest of a task, by its number in the plan.
 
-    Args:
-        plan: the tasks. memories: the memrefs of the kernel. ring: the memref of gathered k-packs.
-        accumulators: the memref of accumulators for the exact epilogue; None where it is not
-        needed. number: the number of the task.
+    `memories` are the memrefs of the kernel, `ring` the memref of gathered k-packs, `accumulators`
+    that of accumulators for the exact epilogue; None where it is not needed.
     """
 
     def __init__(

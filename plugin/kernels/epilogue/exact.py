@@ -58,9 +58,7 @@ class ExactEpilogue:
     ) -> ArrayLike:
         """Emit the operations on a vector of accumulators and return the last result.
 
-        Args:
-            form: the vector's N.
-            initial: the numbers that the accumulators started with, if not 0.
+        `form` is the vector's N. Accumulators started with the numbers `initial`, if not with 0.
         """
 
         def emit_requantize(op: Operation, operands: Sequence[Operand]) -> Operand:

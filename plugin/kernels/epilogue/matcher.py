@@ -25,7 +25,7 @@ from ...dialects.quant import parameters_of
 from ...dialects.subquant import REQUANTIZE
 from ...emit import ArrayLike
 from ...emit.constant_values import constant_elements
-from ...emit.operation import element_of, tensor_type
+from ...emit.operation import element_of, producer_of, tensor_type
 from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import EVALUATED, storage_element
 from ...numerics.array_functions import convert
@@ -170,10 +170,9 @@ def _grid(
     value: Value, shape: Sequence[int], axis: int, module_globals: ModuleGlobals
 ) -> Array | None:
     """Constants that vary along one axis at most, of the rank of a shape; None for other values."""
-    owner = value.owner
-    if isinstance(owner, ir.Block):
+    op = producer_of(value)
+    if op is None:
         return None
-    op = owner.operation
     array: Array | None
     if op.name in _CASTS:
         return _grid(op.operands[0], shape, axis, module_globals)

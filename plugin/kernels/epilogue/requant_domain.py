@@ -16,7 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from ...core._mlir import Operation, Value, ir
+from ...core._mlir import Operation, Value
+from ...emit.operation import producer_named
 from ...emit.stablehlo_semantics import ABSTRACT, COMPARISONS, comparison_direction
 from ...numerics.element_types import BOOL, I8, Array, ElementType
 from .requant_piece import NotMonotone, Piece, sum_direction
@@ -294,8 +295,8 @@ def _constant_function(piece: Piece) -> Callable[[Array, Array], Array]:
 
 def _shifted_value(value: Value, values: _Values) -> tuple[Value, Array] | None:
     """The value and the count of a right shift that computes a value; None for no shift."""
-    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
-    if op is None or op.name != "stablehlo.shift_right_arithmetic":
+    op = producer_named(value, "stablehlo.shift_right_arithmetic")
+    if op is None:
         return None
     count = values.get(op.operands[1])
     if not isinstance(count, Piece) or not count.is_constant or not (count.low > 0).all():

@@ -17,6 +17,7 @@ from ...dialects.block_contraction import BlockContraction
 from ...dialects.quant import described_type
 from ...dialects.subquant import DEQUANTIZE, operands_of
 from ...emit.constant_values import array_of, bytes_of, constant_elements, is_constant, to_storage
+from ...emit.operation import producer_named
 from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import F16, F32, I8, U8, AnyArray, Array, ElementType
 from ...numerics.packed_integers import unpack_planes
@@ -243,10 +244,9 @@ class _Packer:
 
     def _quantized(self, scales: Value) -> tuple[ScaleEncoding, list[_Tensor]] | None:
         """Match quantized scales; return their encoding, and the tensors of integers and scales."""
-        owner = scales.owner
-        if isinstance(owner, ir.Block) or owner.operation.name != DEQUANTIZE:
+        op = producer_named(scales, DEQUANTIZE)
+        if op is None:
             return None
-        op = owner.operation
         operands = operands_of(op)
         if not {"input", "scales"} <= set(operands) <= {"input", "scales", "zero_points"}:
             return None

@@ -17,10 +17,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...core._mlir import Operation, Value, ir
+from ...core._mlir import Value, ir
 from ...dialects.subquant import UNPACK
 from ...emit.constant_values import bytes_of, constant_elements
 from ...emit.gathers import AxisGather
+from ...emit.operation import producer_named, producer_of
 from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import reshape_source
 from ...numerics.array_functions import take
@@ -46,8 +47,8 @@ class Codebook:
     @classmethod
     def of(cls, storage: Value, module_globals: ModuleGlobals) -> Codebook | None:
         """Match integers that are gathered from a codebook, or return None."""
-        gather = _producer(storage)
-        if gather is None or gather.name != "stablehlo.gather":
+        gather = producer_named(reshape_source(storage), "stablehlo.gather")
+        if gather is None:
             return None
         taking = AxisGather.of(gather)
         if taking is None or not taking.is_of_elements:
@@ -56,7 +57,7 @@ class Codebook:
         is_i8 = str(storage.type.element_type) == "i8"
         if table is None or table.size != 1 << cls.INDEX_BITS or not is_i8:
             return None
-        unpack = _producer(taking.indices)
+        unpack = producer_of(reshape_source(taking.indices))
         while unpack is not None and unpack.name in ("stablehlo.and", "stablehlo.convert"):
             element = unpack.results[0].type.element_type
             if not isinstance(element, ir.IntegerType) or element.width < 8:
@@ -65,7 +66,7 @@ class Codebook:
                 mask = constant_elements(unpack.operands[1], module_globals)
                 if mask is None or (~mask & ((1 << cls.INDEX_BITS) - 1)).any():
                     return None
-            unpack = _producer(unpack.operands[0])
+            unpack = producer_of(reshape_source(unpack.operands[0]))
         if unpack is None or unpack.name != UNPACK:
             return None
         # A 4-bit result would be signed in StableHLO, and half of the indices negative.
@@ -91,9 +92,3 @@ class Codebook:
     def entries(self, offset: int, module_globals: ModuleGlobals) -> AnyArray:
         """Return the integers plus an offset of 0 or 128, uint8."""
         return take(np.array(self.shifted(offset), U8.dtype), self.indices(module_globals))
-
-
-def _producer(value: Value) -> Operation | None:
-    """Return the operation that computes a value before reshapes; None for an argument."""
-    owner = reshape_source(value).owner
-    return None if isinstance(owner, ir.Block) else owner.operation

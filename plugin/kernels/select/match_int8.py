@@ -14,6 +14,7 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir, stablehlo
 from ...dialects.windows import dot_axes, window_padding, window_steps
 from ...emit.constant_values import constant_elements, is_invariant
+from ...emit.operation import producer_named
 from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import Array
 from ...numerics.requantization import Requantization
@@ -100,11 +101,10 @@ class Int8Match:
         weight = constant_elements(match.weight, module_globals)
         if weight is None or weight.min(initial=0) < -256 or weight.max(initial=0) > 254:
             return MatchFailure("its i16 weight is not a constant in [-256, 254]")
-        owner = match.activations.owner
-        if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.convert":
-            return MatchFailure("its activations are i16, not converted i8")
-        [narrow] = owner.operation.operands
-        if str(narrow.type.element_type) != "i8" or not -128 <= match.padding_value <= 127:
+        conversion = producer_named(match.activations, "stablehlo.convert")
+        narrow = None if conversion is None else conversion.operands[0]
+        is_i8 = narrow is not None and str(narrow.type.element_type) == "i8"
+        if not is_i8 or not -128 <= match.padding_value <= 127:
             return MatchFailure("its activations are i16, not converted i8")
         if match.is_depthwise:
             return MatchFailure("it is depthwise with an i16 weight")
@@ -173,10 +173,9 @@ class Int8Match:
 
     def _with_pad_operation(self, module_globals: ModuleGlobals) -> Int8Match:
         """Absorb a ``stablehlo.pad`` of the activations' spatial axes into the padding."""
-        owner = self.activations.owner
-        if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.pad":
+        pad = producer_named(self.activations, "stablehlo.pad")
+        if pad is None:
             return self
-        pad = owner.operation
         value = constant_elements(pad.operands[1], module_globals)
         low, high, interior = (
             np.array(pad.attributes[name])[self.activation_axes]

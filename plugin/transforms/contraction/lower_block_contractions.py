@@ -105,7 +105,6 @@ class _Nest:
     """Loop nest of one contraction.
 
     Attributes:
-        contraction: the contraction.
         result: the type of the result.
         division: the division of the rounding of activations.
         split_loops: the loops that each loop of the contraction is split into, the slowest first.

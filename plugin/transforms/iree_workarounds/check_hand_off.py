@@ -159,7 +159,6 @@ def signature_of(
     """The signature of a lowered function as the user wrote it.
 
     Args:
-        function: the function.
         consumed: for each argument of the lowered function, True if the program may write to it.
         keeps_state: True if the function stores variables.
         fresh: for each result of the lowered function, True if it never aliases an argument.

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ... import emit
-from ...core._mlir import Operation, Value, ir
+from ...core._mlir import Operation, ir
 from ...dialects.quant import element_type
 from ...errors import Remark
 from ..base import UNCHANGED, ModulePass, NoMatch, Pattern, Replacement, apply_patterns, named
@@ -143,10 +143,6 @@ def _dimension_of_bits(op: Operation) -> NoMatch | None:
     return None
 
 
-def _select_and_scatter(op: Operation) -> Value:
-    return expand_select_and_scatter(op, op.operands[1], op.operands[2])
-
-
 _SHAPES: dict[str, Pattern] = {
     "stablehlo.broadcast_in_dim": order_broadcast,
     "stablehlo.dynamic_conv": expand_dynamic_conv,
@@ -155,7 +151,7 @@ _SHAPES: dict[str, Pattern] = {
     "stablehlo.get_dimension_size": _dimension_of_bits,
     "stablehlo.reduce_window": reduce_window_of_bits,
     "stablehlo.scatter": scatter_rows,
-    "stablehlo.select_and_scatter": _select_and_scatter,
+    "stablehlo.select_and_scatter": lambda op: expand_select_and_scatter(op, *op.operands[1:]),
     "scf.index_switch": expand_index_switch,
     **dict.fromkeys(EINSUMS, expand_einsum),
 }

@@ -65,7 +65,8 @@ def separate_partial_reads(module: Operation) -> bool:
     finders: dict[str, Callable[[Operation], list[int]]] = {
         "stablehlo.reduce_window": _strided_window_operands,
         "stablehlo.convolution": _strided_convolution_operands,
-        "stablehlo.gather": _constant_gather_operands,
+        # A gather at constant positions.
+        "stablehlo.gather": lambda op: [] if linalg.depends_on_arguments(op.operands[1]) else [0],
         **dict.fromkeys(_LOOPS, _strided_loop_operands),
     }
     is_changed = False
@@ -92,11 +93,6 @@ def _strided_convolution_operands(op: Operation) -> list[int]:
     products = [shape[axis] for axis in (*spatial, numbers.kernel_input_feature_dimension)]
     strides = window_steps(op, "window_strides", len(spatial))
     return [0] if max(products, default=1) == 1 < max(strides, default=1) else []
-
-
-def _constant_gather_operands(op: Operation) -> list[int]:
-    """The operands that a ``gather`` reads at constant positions, by number."""
-    return [] if linalg.depends_on_arguments(op.operands[1]) else [0]
 
 
 def _strided_loop_operands(op: Operation) -> list[int]:

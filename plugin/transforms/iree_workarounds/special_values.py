@@ -136,14 +136,12 @@ def _remainder(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
     is_whole = np.abs(divisor) == np.inf
     ordinary_dividend = np.where(has_none, 1.0, np.abs(dividend))
     ordinary_divisor = np.where(has_none | is_whole, 1.0, np.abs(divisor))
-    divide = _long_division if dividend.element == _F64 else _ordinary_remainder
-    magnitude = divide(ordinary_dividend, ordinary_divisor)
+    if dividend.element == _F64:
+        magnitude = _long_division(ordinary_dividend, ordinary_divisor)
+    else:
+        magnitude = np.abs(_ordinary("remainder", ordinary_dividend, ordinary_divisor))
     ordinary = _with_sign(magnitude, dividend)
     return np.where(has_none, np.nan, np.where(is_whole, dividend, ordinary))
-
-
-def _ordinary_remainder(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
-    return np.abs(_ordinary("remainder", dividend, divisor))
 
 
 def _long_division(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:

@@ -183,9 +183,7 @@ class _Elementwise:
                 element = element_type(side.quantized.type)
                 return NoMatch(f"'{element}' less its zero point needs more than 32 bits")
         plan = RescalePlanner(op.name, self.bits, self.rounding_error).plan(inputs, target)
-        if isinstance(plan, NoMatch):
-            return plan
-        return self._build(inputs, plan, target)
+        return plan if isinstance(plan, NoMatch) else self._build(inputs, plan, target)
 
     def _build(
         self, inputs: list[Operand], plan: RescalePlan, target: QuantizationParameters | None

@@ -140,9 +140,7 @@ def non_max_suppression(call: Call) -> Operand:
 def _scalar(call: Call, index: int) -> AnyArray:
     """Return an optional input of one element, None if it is absent or has none."""
     operand = call.optional(index)
-    if operand is None or 0 in operand.shape:
-        return None
-    return call.scalar(index)
+    return None if operand is None or 0 in operand.shape else call.scalar(index)
 
 
 def _sides(boxes: AnyArray, is_center: bool) -> list[AnyArray]:

@@ -81,9 +81,7 @@ def _compared(call: Call, shapes: Mapping[int, ShapeValue]) -> list[Operand] | N
     left, right = np.broadcast_arrays(*codes)
     is_count = [each < COUNT_CODE_LIMIT for each in (left, right)]
     is_unknown = (is_count[0] & (is_count[1] | (right >= 0))) | (is_count[1] & (left >= 0))
-    if is_unknown.any():
-        return None
-    return [Operand("BOOL", left == right)]
+    return None if is_unknown.any() else [Operand("BOOL", left == right)]
 
 
 def _only_count(shape: ShapeValue) -> tuple[int, AnyArray, Array] | None:

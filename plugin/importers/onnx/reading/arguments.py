@@ -38,10 +38,7 @@ class Argument:
 
 
 def arguments_of(model: Model, options: ImportOptions, batch: int | None = None) -> list[Argument]:
-    """Return the inputs of a model.
-
-    Args:
-        batch: the batch, in place of that of the options.
+    """Return the inputs of a model, with `batch` in place of the batch of the options.
 
     Raises:
         UnsupportedError: a dimension is open, or no input leaves the batch open that is given.
@@ -122,10 +119,7 @@ def _refuse_batch(model: Model, options: ImportOptions, location: Place) -> None
 
 
 def with_input_values(model: Model, values: Sequence[str]) -> Model:
-    """Replace inputs of a model by constants.
-
-    Args:
-        values: see `input_constants`.
+    """Replace inputs of a model by constants: see `input_constants`.
 
     Raises:
         UsageError: the model has no such input, or the numbers do not fit its type and shape.

@@ -45,10 +45,7 @@ def read_onnx(data: bytes, file: str = "-", path: str | None = None) -> Model:
 
 
 def with_external_data(data: bytes, file: str) -> bytes:
-    """Return a model with the data of its tensors that is in other files.
-
-    Args:
-        file: the file name; its folder has the external data.
+    """Return a model with the data of its tensors in other files, of the folder of `file`.
 
     Raises:
         InputError: the file is damaged, or data is missing.
@@ -71,10 +68,7 @@ def with_external_data(data: bytes, file: str) -> bytes:
 
 
 def external_files(data: bytes, file: str) -> list[str]:
-    """Return the names of the files that a model has tensors in.
-
-    Args:
-        file: the file name, for errors.
+    """Return the names of the files that a model has tensors in; errors name it as `file`.
 
     Raises:
         InputError: the file is damaged.

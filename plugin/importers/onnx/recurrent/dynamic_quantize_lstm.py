@@ -33,9 +33,8 @@ def dynamic_quantize_lstm(call: Call) -> list[AnyArray]:
 class _QuantizedProducts:
     """Products of integers: W is ``[D, I, 4 * H]`` and R ``[D, H, 4 * H]``.
 
-    Args:
-        call: the node. Inputs 8 to 11 are scale and zero point of W, and of R, for each direction
-            or for each of its columns.
+    Inputs 8 to 11 of the node are scale and zero point of W, and of R, for each direction or for
+    each of its columns.
     """
 
     gates = 4

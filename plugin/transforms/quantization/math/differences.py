@@ -36,10 +36,7 @@ _LOW, _HIGH = -128, 127
 
 
 def raise_differences(op: Operation) -> tuple[Operation, Array | None] | None:
-    """Rewrite a contraction of wider integers on ``subquant.subtract_zero_point``.
-
-    Args:
-        op: a ``stablehlo.dot_general`` or ``stablehlo.convolution``.
+    """Rewrite a dot_general or convolution of wider integers on ``subquant.subtract_zero_point``.
 
     Returns:
         The new operation, and the correction to add to its result, for each feature, if one is
