@@ -188,12 +188,10 @@ class Program:
         arrays = []
         for number, tensor in enumerate(self.arguments):
             values = self.inputs.get(number)
-            if isinstance(values, tuple):
+            if values is None or isinstance(values, tuple):
                 arrays.append(_draw(generator, tensor, values))
-            elif values is not None:
-                arrays.append(np.asarray(values, _dtype(tensor)).reshape(tensor.shape))
             else:
-                arrays.append(_draw(generator, tensor, None))
+                arrays.append(np.asarray(values, _dtype(tensor)).reshape(tensor.shape))
         return arrays
 
 

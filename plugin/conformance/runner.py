@@ -166,12 +166,10 @@ class _Runner:
             return [batch[0].outcome(self.device, "crash", message)]
 
     def run(self, batch: Sequence[Case]) -> list[Outcome]:
-        if self.device == "interpreter":
-            return [self._timed(case, self._interpret) for case in batch]
-        if batch[0].kind == "lower":
-            return [self._timed(case, _lower) for case in batch]
-        if batch[0].kind == "verdict":
-            return [self._timed(case, _verdict) for case in batch]
+        checks = {"lower": _lower, "verdict": _verdict}
+        check = self._interpret if self.device == "interpreter" else checks.get(batch[0].kind)
+        if check is not None:
+            return [self._timed(case, check) for case in batch]
         return self._run([(case, prepare(case)) for case in batch])
 
     def _timed(self, case: Case, check: Callable[[Case, str], Outcome]) -> Outcome:

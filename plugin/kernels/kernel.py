@@ -229,12 +229,9 @@ def workgroups_per_tile(macs: int, tiles: int = 1, halo_macs: int = 0) -> int:
 
 @dataclass(frozen=True, eq=False)
 class KernelCall:
-    """A call of a kernel.
+    """A call of a kernel: the ``flow.dispatch`` of a ``stream.executable``.
 
-    Attributes:
-        operation: the ``flow.dispatch``.
-        key: equal for equal kernels.
-        executable: the ``stream.executable``.
+    The key is equal for equal kernels.
     """
 
     operation: Operation
@@ -262,11 +259,7 @@ class KernelCall:
 class KernelTable:
     """The kernels of a module; equal kernels share an executable.
 
-    Args:
-        module: an operation with one block, to which executables are added.
-
-    Attributes:
-        calls: the calls that were emitted.
+    Executables are added to the one block of `module`. `calls` has the calls that were emitted.
     """
 
     def __init__(self, module: Operation, module_globals: ModuleGlobals) -> None:

@@ -153,12 +153,7 @@ class BlockwiseGemm:
 
 @dataclass(frozen=True)
 class _Workgroup:
-    """The loop nest of a workgroup.
-
-    Attributes:
-        rows: M of the batch.
-        first, end: the range of weight tiles.
-    """
+    """The loop nest of a workgroup: weight tiles `first` to `end`, and M of the batch in `rows`."""
 
     gemm: BlockwiseGemm
     operands: BlockwiseOperands

@@ -64,8 +64,7 @@ class BlockwiseOperands:
 class BlockwiseTile:
     """A register tile with int8 activations.
 
-    Attributes:
-        prefetch_bytes: the prefetch distance of the weight; 0 for none.
+    The weight's prefetch distance is `prefetch_bytes`; 0 for none.
     """
 
     operands: BlockwiseOperands

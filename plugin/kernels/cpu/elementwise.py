@@ -281,10 +281,7 @@ def _linear_index(offset: int, terms: Iterable[tuple[ArrayLike, int]]) -> ArrayL
 class _Evaluation:
     """The evaluation of an expression at a position, or at ``lanes`` positions of the last axis.
 
-    Attributes:
-        lanes: the number of positions.
-        outer: the position along the outer axes.
-        last: the first position along the last axis.
+    `outer` is the position along the outer axes, `last` the first position along the last axis.
     """
 
     operands: Sequence[Value]

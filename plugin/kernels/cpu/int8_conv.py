@@ -282,11 +282,7 @@ class _Workgroup:
 
 
 class _PaddedRows:
-    """The padded rows of a block of output rows, as multiplicands in scratch memory.
-
-    Attributes:
-        k_packs: the memory as k-packs.
-    """
+    """The padded rows of a block of output rows, as k-packs of multiplicands in scratch memory."""
 
     def __init__(self, conv: Int8Conv, images: Value) -> None:
         assert conv.pad_copy is not None

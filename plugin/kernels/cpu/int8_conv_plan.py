@@ -57,10 +57,8 @@ class WidenedPanels:
     """Panels of an int8 weight tile, widened to i16 multiplicands.
 
     Widening takes as long as multiplying. So a panel, part of K of a tile, is widened to workgroup
-    memory once for all output pixels of a workgroup; it fits the L1 cache.
-
-    Attributes:
-        tiles: the layout of the weight; a step has one k-pack.
+    memory once for all output pixels of a workgroup; it fits the L1 cache. A step of the layout
+    `tiles` has one k-pack.
     """
 
     tiles: Tiles

@@ -34,11 +34,7 @@ Slot: TypeAlias = Callable[[ArrayLike, int], None]
 
 @dataclass(frozen=True)
 class WeightTile:
-    """A weight tile, or a panel of it, in memory.
-
-    Attributes:
-        memory: a memref of tiles.
-    """
+    """A weight tile, or a panel of it, in memory: a memref of tiles."""
 
     memory: Value
     tile: ArrayLike
@@ -136,10 +132,8 @@ class Int8ConvTile:
 class _KLoopNest:
     """The loops over taps and k-packs, in the order in which the weight is packed.
 
-    Attributes:
-        loops: the count of each loop, and the distance of its iterations in k-packs.
-        total: the k-packs of all loops.
-        slot: emits other work after the unrolled k-packs.
+    Each has a count, and the distance of its iterations in k-packs; all together have `total`
+    k-packs. `slot` emits other work after the unrolled k-packs.
     """
 
     tile: Int8ConvTile

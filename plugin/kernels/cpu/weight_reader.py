@@ -34,22 +34,14 @@ def weight_bindings(weight: PackedWeight) -> list[Binding]:
 
 
 class BlockIndex(NamedTuple):
-    """The position of a block in a tile.
-
-    Attributes:
-        block: number of the block in the record.
-    """
+    """The position of a block in a tile; `block` is its number in the record."""
 
     record: ArrayLike
     block: int
 
 
 class BlockColumns(NamedTuple):
-    """Consecutive columns of a block of a tile.
-
-    Attributes:
-        column: the first column in the tile.
-    """
+    """Consecutive columns of a block of a tile; `column` is the first one in the tile."""
 
     tile: Value
     block: BlockIndex
@@ -208,13 +200,8 @@ class UnpackedStep:
 class UnpackedPanel:
     """A panel of a blockwise weight: integers as bytes, scales and offsets as f32.
 
-    It is constructed at the beginning of a kernel, where it allocates its memory.
-
-    Args:
-        tiles: the number of tiles of the panel.
-
-    Attributes:
-        layout: the layout of the panel.
+    It is constructed at the beginning of a kernel, where it allocates its memory for a number of
+    tiles. `layout` is the layout of the panel.
     """
 
     def __init__(self, weight: PackedWeight, tiles: int, target: InstructionSet) -> None:

@@ -277,8 +277,7 @@ class _FusedCall:
 class _FusedKernel:
     """A kernel that runs the kernels of several calls.
 
-    Attributes:
-        intermediate_bytes: the size of the intermediate results together.
+    The intermediate results together have `intermediate_bytes`.
     """
 
     calls: tuple[_FusedCall, ...]

@@ -216,12 +216,7 @@ def buffer_of(value: Value) -> Value:
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """A kernel that replaces an operation and its producers.
-
-    Attributes:
-        kernel: computes its result.
-        operands: the tensors that the kernel reads.
-    """
+    """A kernel that replaces an operation and its producers, and reads the tensors `operands`."""
 
     op: Operation
     kernel: ElementwiseKernel

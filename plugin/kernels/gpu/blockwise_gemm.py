@@ -186,12 +186,9 @@ class _Memory:
 
 @dataclass(frozen=True)
 class _Thread:
-    """The code of a thread.
+    """The code of a thread, for its columns of the weight.
 
-    Attributes:
-        columns: the thread's columns of the weight.
-        memory: the other memrefs.
-        share: the part of K, with split-K.
+    `memory` has the other memrefs; `share` is the part of K, with split-K.
     """
 
     gemm: GpuBlockwiseGemm

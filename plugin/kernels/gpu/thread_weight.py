@@ -81,9 +81,8 @@ class OuterScales(NamedTuple):
 class ThreadWeight:
     """The columns of a thread.
 
-    Attributes:
-        starts: the index of the thread's first vector of words in each tile.
-        lane_group: the thread's number among those that share a tile.
+    `starts` has the index of its first vector of words in each tile, `lane_group` is its number
+    among the threads that share a tile.
     """
 
     weight: PackedWeight
@@ -165,8 +164,7 @@ class ThreadWeight:
 class KPack:
     """Four consecutive integers of each column: a bit field of a word of the first plane.
 
-    Attributes:
-        word: the number of the word in its step.
+    `word` is the number of the word in its step.
     """
 
     field: int
@@ -179,11 +177,9 @@ class KPack:
 
 @dataclass(frozen=True)
 class StepWords:
-    """The words of a step, each of which is loaded once.
+    """The words of a step for the columns of a thread, each of which is loaded once.
 
-    Attributes:
-        columns: the columns of the thread.
-        loaded: words by plane, tile, and number if that is constant.
+    `loaded` has words by plane, tile, and number if that is constant.
     """
 
     columns: ThreadWeight

@@ -29,11 +29,7 @@ from .packed_weight import PackedWeight, ScaleEncoding, Tiles
 
 @dataclass(frozen=True)
 class PackedOperands:
-    """A packed weight as operands of a kernel.
-
-    Attributes:
-        operands: one for the block records, or the planar tensors.
-    """
+    """A packed weight as operands of a kernel: one of block records, or the planar tensors."""
 
     operands: list[Value]
     layout: PackedWeight
@@ -86,13 +82,7 @@ class BlockwiseWeight:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor that is packed.
-
-    Attributes:
-        sources: values that it is computed from.
-        key: all else that it depends on.
-        pack: returns it.
-    """
+    """A tensor that `pack` returns; it depends on the values `sources`, and on `key`."""
 
     sources: Sequence[Value]
     element: ElementType

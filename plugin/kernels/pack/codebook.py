@@ -31,11 +31,9 @@ from ...numerics.packed_integers import unpack_planes
 
 @dataclass(frozen=True)
 class Codebook:
-    """A table, and the indices of the integers of a weight.
+    """A table of bytes, and the indices of the integers of a weight.
 
-    Attributes:
-        table: the entries as bytes.
-        plane: bytes of indices, the operand of `subquant.unpack`.
+    `plane` has the bytes of indices, the operand of `subquant.unpack`.
     """
 
     INDEX_BITS: ClassVar[int] = 4

@@ -234,11 +234,7 @@ class ScaleEncoding:
 
 
 class BlockField(NamedTuple):
-    """A parameter of one or several blocks.
-
-    Attributes:
-        blocks: consecutive blocks that share it.
-    """
+    """A parameter of one or several consecutive blocks, which share it."""
 
     element: ElementType
     blocks: int

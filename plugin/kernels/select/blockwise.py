@@ -41,9 +41,7 @@ _MIN_MACS_PER_ROW = 1 << 14
 class BlockwiseMatch:
     """A block contraction that a kernel computes.
 
-    Attributes:
-        outer: loops of the activations alone.
-        m: rows of activations of all batches; None where M is dynamic.
+    `outer` has loops of the activations alone. M, of all batches, is None where it is dynamic.
     """
 
     weight: BlockwiseWeight

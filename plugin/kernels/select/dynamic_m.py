@@ -27,8 +27,7 @@ from .match_int8 import MIN_MACS, has_elements, matrix_axes
 class DynamicMMatch:
     """An int8 matrix product with a dynamic M.
 
-    Attributes:
-        activation_axes, weight_axes: permutations to ``M x K`` and ``N x K``.
+    The axes are permutations to ``M x K`` and ``N x K``.
     """
 
     activations: Value

@@ -72,8 +72,7 @@ _BLOCK_SIZES = "block_sizes"
 class GatherRowsMatch:
     """A gather of dequantized rows of a contraction's weight.
 
-    Attributes:
-        operation: the ``subquant.dequantize`` that returns the rows.
+    The rows are the result of `operation`, a ``subquant.dequantize``.
     """
 
     operation: Operation

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 class MatchFailure:
     """A mismatch between an operation and a kernel.
 
-    Attributes:
-        reason: a clause about the operation, for the remark ``has no kernel: {reason}``.
+    The reason is a clause about the operation, for the remark ``has no kernel: {reason}``.
     """
 
     reason: str
