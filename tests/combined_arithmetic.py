@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,24 +27,25 @@ AxesOfBoth = tuple[Ints, Ints]
 """Axes of the left and of the right operand."""
 
 
-def window_positions(
-    x: np.ndarray,
-    window: Ints,
-    strides: Ints,
-    padding: Pairs,
-    base: Ints,
-    dilation: Ints,
-    fill: float,
-) -> np.ndarray:
+class Window(NamedTuple):
+    """The steps of a window over a tensor, and the dilation of the tensor and of the window."""
+
+    strides: Ints
+    padding: Pairs
+    base: Ints
+    dilation: Ints
+
+
+def window_positions(x: np.ndarray, size: Ints, window: Window, fill: float) -> np.ndarray:
     """Return the elements of the windows of a tensor: window axes, then positions."""
+    strides, padding, base, dilation = window
     inner = [(n - 1) * b + 1 for n, b in zip(x.shape, base, strict=True)]
     padded = np.full([low + n + high for n, (low, high) in zip(inner, padding, strict=True)], fill)
-    padded[
-        tuple(slice(low, low + n, b) for n, b, (low, _) in zip(inner, base, padding, strict=True))
-    ] = x
+    starts = zip(inner, base, padding, strict=True)
+    padded[tuple(slice(low, low + n, b) for n, b, (low, _) in starts)] = x
     counts = [
         (n - (w - 1) * d - 1) // s + 1
-        for n, w, d, s in zip(padded.shape, window, dilation, strides, strict=True)
+        for n, w, d, s in zip(padded.shape, size, dilation, strides, strict=True)
     ]
     seen = [
         padded[
@@ -53,33 +54,19 @@ def window_positions(
                 for at, d, c, s in zip(position, dilation, counts, strides, strict=True)
             )
         ]
-        for position in itertools.product(*map(range, window))
+        for position in itertools.product(*map(range, size))
     ]
     return np.stack(seen, -1)
 
 
 def convolve(
-    x: np.ndarray,
-    w: np.ndarray,
-    strides: Ints,
-    padding: Pairs,
-    base: Ints,
-    dilation: Ints,
-    groups: int,
-    reversal: Sequence[bool],
+    x: np.ndarray, w: np.ndarray, window: Window, groups: int = 1, reversal: Sequence[bool] = ()
 ) -> np.ndarray:
     """A convolution of (batch, feature, space...) with (output, input, space...)."""
     w = np.flip(w, [2 + d for d, r in enumerate(reversal) if r])
-    window = w.shape[2:]
-    seen = window_positions(
-        x,
-        (1, 1, *window),
-        (1, 1, *strides),
-        ((0, 0), (0, 0), *padding),
-        (1, 1, *base),
-        (1, 1, *dilation),
-        0.0,
-    )
+    strides, padding, base, dilation = window
+    whole = Window((1, 1, *strides), [(0, 0)] * 2 + [*padding], (1, 1, *base), (1, 1, *dilation))
+    seen = window_positions(x, (1, 1, *w.shape[2:]), whole, 0.0)
     pieces = []
     for xs, ws in zip(np.split(seen, groups, 1), np.split(w, groups, 0), strict=True):
         flat = ws.reshape(*ws.shape[:2], -1)
@@ -193,16 +180,16 @@ class Arithmetic(Writer):
         space = "".join(str(d) for d in range(len(strides)))
         order_x = [layout.index(c) for c in "bf" + space]
         order_w = [kernel.index(c) for c in "oi" + space]
+        window = Window(strides, padding, base, dilation)
         back = [("bf" + space).index(c) for c in layout]
 
         def product(a: Any, b: Any) -> np.ndarray:
             a = np.broadcast_to(a, x.shape).transpose(order_x)
             b = np.broadcast_to(b, w.shape).transpose(order_w)
+            batches, kernels = (np.split(v, batch_groups, 0) for v in (a, b))
             pieces = [
-                convolve(each, kernels, strides, padding, base, dilation, groups, reversal)
-                for each, kernels in zip(
-                    np.split(a, batch_groups, 0), np.split(b, batch_groups, 0), strict=True
-                )
+                convolve(*each, window, groups, reversal)
+                for each in zip(batches, kernels, strict=True)
             ]
             return np.concatenate(pieces, 1).transpose(back)
 
@@ -232,7 +219,6 @@ class Arithmetic(Writer):
         """An elementwise function of StableHLO."""
         with np.errstate(all="ignore"):
             reals = FUNCTIONS[function](*(v.reals for v in operands))
-        dynamic = frozenset().union(*(v.dynamic for v in operands))
         bound: Any = 0.0
         if isinstance(element, Quantized):
             array = settle(reals, element)
@@ -246,9 +232,7 @@ class Arithmetic(Writer):
             array, bound = reals, self.error(function, operands, reals)
         else:
             array = reals
-        return self.write(
-            f"stablehlo.{function}", operands, element, array, bound=bound, dynamic=dynamic
-        )
+        return self.write(f"stablehlo.{function}", operands, element, array, bound=bound)
 
     def error(self, function: str, operands: Sequence[Value], reals: np.ndarray) -> Any:
         """Return the error bound of an f32 function of f32 operands."""
@@ -279,9 +263,7 @@ class Arithmetic(Writer):
     def clamp(self, low: Value, x: Value, high: Value, element: Element) -> Value:
         reals = np.minimum(np.maximum(x.reals, low.reals), high.reals)
         array = settle(reals, element) if isinstance(element, Quantized) else reals
-        return self.write(
-            "stablehlo.clamp", [low, x, high], element, array, bound=x.bound, dynamic=x.dynamic
-        )
+        return self.write("stablehlo.clamp", [low, x, high], element, array, bound=x.bound)
 
     def compare(self, direction: str, a: Value, b: Value) -> Value:
         test = {"LT": np.less, "GE": np.greater_equal, "EQ": np.equal, "NE": np.not_equal}
@@ -290,21 +272,19 @@ class Arithmetic(Writer):
             raise Ambiguous
         array = test[direction](a.reals, b.reals)
         attributes = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
-        return self.write("stablehlo.compare", [a, b], "i1", array, attributes, dynamic=a.dynamic)
+        return self.write("stablehlo.compare", [a, b], "i1", array, attributes)
 
     def select(self, predicate: Value, a: Value, b: Value, element: Element) -> Value:
         reals = np.where(predicate.array, a.reals, b.reals)
         array = settle(reals, element) if isinstance(element, Quantized) else reals
         bound = np.where(predicate.array, a.bound, b.bound)
-        return self.write(
-            "stablehlo.select", [predicate, a, b], element, array, bound=bound, dynamic=a.dynamic
-        )
+        return self.write("stablehlo.select", [predicate, a, b], element, array, bound=bound)
 
     # Casts
 
     def requantize(self, x: Value, element: Quantized) -> Value:
         array = settle(x.reals, element)
-        return self.write("stablehlo.uniform_quantize", [x], element, array, dynamic=x.dynamic)
+        return self.write("stablehlo.uniform_quantize", [x], element, array)
 
     def quantize(self, x: Value, element: Quantized, dialect: str = "quant") -> Value:
         name = {"quant": "quant.qcast", "stablehlo": "stablehlo.uniform_quantize"}[dialect]
@@ -314,13 +294,13 @@ class Arithmetic(Writer):
             scales, zeros = (element.spread(v, x.shape) for v in (element.scales, element.zeros))
             scaled = abs(x.array) + abs(scales * zeros)
             array = settle(x.array, element, x.bound + 4 * ULP * scaled)
-        return self.write(name, [x], element, array, dynamic=x.dynamic)
+        return self.write(name, [x], element, array)
 
     def dequantize(self, x: Value, dialect: str = "quant") -> Value:
         name = {"quant": "quant.dcast", "stablehlo": "stablehlo.uniform_dequantize"}[dialect]
         reals = x.reals
         bound = np.where(reals.astype(np.float32) == reals, 0.0, ULP * abs(reals))
-        return self.write(name, [x], "f32", reals, bound=bound, dynamic=x.dynamic)
+        return self.write(name, [x], "f32", reals, bound=bound)
 
     def dequantize_by(
         self,

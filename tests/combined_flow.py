@@ -113,9 +113,7 @@ def squeeze_excite(g: Graph, storage: str, batch: int, features: int) -> Values:
 # Recurrence and control flow
 
 
-def gates(
-    g: Graph, x: Value, h: Value, c: Value, w: Value, u: Value, wide: Quantized
-) -> tuple[Value, Value]:
+def gates(g: Graph, x: Value, h: Value, c: Value, w: Value, u: Value, wide: Quantized) -> Values:
     """One step of an LSTM whose gates are one contraction each of input and state."""
     n = h.shape[1]
     storage = x.element.storage

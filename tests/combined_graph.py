@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from combined_arithmetic import FUNCTIONS, Arithmetic, window_positions
+from combined_arithmetic import FUNCTIONS, Arithmetic, Window, window_positions
 from combined_values import (
     ULP,
     Element,
@@ -233,10 +233,8 @@ class Graph(Arithmetic):
     ) -> Value:
         ones = [1] * len(window)
         fill = float(wide.reals(settle(init.reals, wide)))
-        seen = window_positions(
-            wide.reals(settle(x.reals, wide)), window, strides, padding, base or ones,
-            dilation or ones, fill,
-        )  # fmt: skip
+        steps = Window(strides, padding, base or ones, dilation or ones)
+        seen = window_positions(wide.reals(settle(x.reals, wide)), window, steps, fill)
         reals = FUNCTIONS[function].reduce(seen, axis=-1, initial=fill)
         attributes = (
             f"window_dimensions = {integers(window)}, window_strides = {integers(strides)}, "

@@ -16,11 +16,7 @@ from combined_values import Quantized, Value, Values
 
 # Convolutional networks
 
-LAYOUTS = {
-    "nhwc": ("b01f", "01io", 3),
-    "nchw": ("bf01", "oi01", 1),
-    "mixed": ("b0f1", "i0o1", 2),
-}
+LAYOUTS = {"nhwc": ("b01f", "01io", 3), "nchw": ("bf01", "oi01", 1), "mixed": ("b0f1", "i0o1", 2)}
 
 
 def image(layout: str, batch: int, height: int, width: int, features: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from combined_arithmetic import convolve, window_positions
+from combined_arithmetic import Window, convolve, window_positions
 from combined_graph import Graph
 from combined_programs import family
 from combined_values import Quantized, Value, Values, as_signed
@@ -85,9 +85,8 @@ def tosa_convolution(
     """``tosa.conv2d``: NHWC, OHWI, differences from zero points, i32."""
     real_x = (x.array - zeros[0]).transpose(0, 3, 1, 2).astype(np.float64)
     real_w = (w.array - zeros[1]).transpose(0, 3, 1, 2).astype(np.float64)
-    total = convolve(
-        real_x, real_w, (stride, stride), [(pad, pad)] * 2, (1, 1), (1, 1), 1, (False, False)
-    )
+    window = Window((stride, stride), [(pad, pad)] * 2, (1, 1), (1, 1))
+    total = convolve(real_x, real_w, window)
     array = total.transpose(0, 2, 3, 1).astype(np.int64) + bias.array
     attributes = (
         f"acc_type = i32, dilation = array<i64: 1, 1>, "
@@ -154,16 +153,16 @@ def tosa_pooling(g: Graph, size: int, stride: int, pad: int) -> Values:
     i8 = Quantized("i8", 1.0, plain=True)
     x = g.argument(i8, (1, 7, 7, 2)) if size > 2 else g.argument(i8, (1, 6, 6, 2))
     y = rescaled(g, x, "i8", np.array(0.7), (-3, 9), "DOUBLE_ROUND")
-    options = ((1, size, size, 1), (1, stride, stride, 1), [(0, 0), (pad, pad), (pad, pad), (0, 0)])
-    ones = (1, 1, 1, 1)
-    greatest = window_positions(y.array, *options, ones, ones, -128).max(-1).astype(np.int64)
+    ones, padding = (1, 1, 1, 1), [(0, 0), (pad, pad), (pad, pad), (0, 0)]
+    options = ((1, size, size, 1), Window((1, stride, stride, 1), padding, ones, ones))
+    greatest = window_positions(y.array, *options, -128).max(-1).astype(np.int64)
     attributes = (
         f"kernel = array<i64: {size}, {size}>, pad = array<i64: {pad}, {pad}, {pad}, {pad}>, "
         f"stride = array<i64: {stride}, {stride}>"
     )
     a = g.write("tosa.max_pool2d", [y], y.element, greatest, attributes, pretty=True)
-    total = window_positions(y.array - 9, *options, ones, ones, 0).sum(-1).astype(np.int64)
-    counts = window_positions(np.ones(y.shape), *options, ones, ones, 0).sum(-1).astype(np.int64)
+    total = window_positions(y.array - 9, *options, 0).sum(-1).astype(np.int64)
+    counts = window_positions(np.ones(y.shape), *options, 0).sum(-1).astype(np.int64)
     means = np.zeros_like(total)
     for count in np.unique(counts):
         k = int(count - 1).bit_length()

@@ -218,11 +218,16 @@ class Writer:
         attributes: str = "",
         *,
         bound: Any = 0.0,
-        dynamic: frozenset[int] = frozenset(),
+        dynamic: frozenset[int] | None = None,
         region: str = "",
         pretty: bool = False,
     ) -> Value:
-        """Write an operation of one result, in generic form or as TOSA's are written."""
+        """Write an operation of one result, in generic form or as TOSA's are written.
+
+        Dynamic axes are, unless they are given, those of the operands of the result's shape.
+        """
+        if dynamic is None:
+            dynamic = frozenset().union(*(v.dynamic for v in operands if v.shape == array.shape))
         value = Value(self.fresh(), element, array, bound, dynamic)
         names = names_of(operands)
         call = f"{operation} {names}" if pretty else f'"{operation}"({names}){region}'

@@ -10,9 +10,7 @@ from subquant.numerics.parameters import ExpressedType, QuantizationParameters, 
 F32 = ExpressedType.F32
 I8 = StorageType(8)
 PER_TENSOR = "!quant.uniform<i8:f32, 0.25:3>"
-PER_TENSOR_PARAMETERS = QuantizationParameters(
-    I8, F32, scales=np.array(0.25), zero_points=np.array(3)
-)
+PER_TENSOR_PARAMETERS = QuantizationParameters(I8, F32, (), (), np.array(0.25), np.array(3))
 VULKAN = [pytest.param(name, marks=pytest.mark.vulkan) for name in ("vulkan", "vulkan_32bit")]
 ALL_DEVICES = ["cpu", *VULKAN]
 

@@ -34,7 +34,6 @@ from subquant.signature import Signature, ValueType
 ONE_CASE = ("--filter", "suite/abs/i8-to-i8$")
 ESCAPE = "\x1b[2J"
 
-
 pytestmark = pytest.mark.usefixtures("in_temporary_folder")
 
 

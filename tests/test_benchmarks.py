@@ -70,15 +70,13 @@ def test_vulkan_is_measured_beside_its_product_of_floats(workers: Any, vulkan: D
 def test_weights_are_rotated(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.measurement, "CEILINGS", ())
     monkeypatch.setattr(bench.measurement, "_MIN_ROTATED_BYTES", 3 * tiny("one row").bytes)
-    requested: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     worker = workers.get("iree", 1)
-    original = worker.ask
-    monkeypatch.setattr(
-        worker, "ask", lambda do, **rest: requested.append(rest) or original(do, **rest)
-    )
+    ask = worker.ask
+    monkeypatch.setattr(worker, "ask", lambda do, **rest: calls.append(rest) or ask(do, **rest))
     actual = bench.measurement.measure(tiny("one row"), 1, ["iree"], workers, 0.01)
     assert actual[0].times.count >= 1
-    assert requested[0]["copies"] == 3
+    assert calls[0]["copies"] == 3
 
 
 def test_turns_are_short_and_in_varied_order() -> None:
@@ -206,9 +204,8 @@ def test_a_page_is_named_by_what_the_cpu_multiplies_with() -> None:
 
 def test_a_cpu_without_dot_products_has_marks_of_its_own() -> None:
     created = {each.name: each for each in bench.cases.make_cases()}
-    one, many, other = (
-        created[f"{kind}x4096x4096"] for kind in ("int4 block 32 1", "int4 block 32 128", "Q4_K 1")
-    )
+    names = ("int4 block 32 1", "int4 block 32 128", "Q4_K 1")
+    one, many, other = (created[f"{name}x4096x4096"] for name in names)
     for features, marks in (
         ({"avx2"}, [1.25, 2.0, 1.1]),
         ({"avx2", "avxvnni"}, [1.1, 1.1, 1.1]),

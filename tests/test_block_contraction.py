@@ -63,7 +63,6 @@ DOTS = {
     "two contracted": (((5, 8, 6), (6, 8, 9)), "mkl,lkn->mn", {0: 3, 1: 4}, I4),
 }
 
-
 LARGE = {
     "many rows": (((4, 256), (256, 256)), "mk,kn->mn", {0: 32}, I4),
     "many rows, outputs": (((6, 256), (256, 256)), "mk,nk->mn", {0: 1, 1: 32}, U4),
@@ -245,9 +244,8 @@ func.func @main(%x: tensor<2x8x9x7xf32>, %q: tensor<6x8x3x2xi8>, %s: tensor<6x2x
     expected = np.zeros((2, 6, 7, 6))
     for i, j in np.ndindex(3, 2):
         expected += np.einsum("bchw,oc->bohw", x[:, :, i : i + 7, j : j + 6], w[:, :, i, j])
-    np.testing.assert_array_equal(
-        main(x, q, s), expected.transpose(["bf01".index(a) for a in layout])
-    )
+    expected = expected.transpose(["bf01".index(axis) for axis in layout])
+    np.testing.assert_array_equal(main(x, q, s), expected)
 
 
 @ON_DEVICES

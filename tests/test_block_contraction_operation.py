@@ -50,7 +50,6 @@ AFFINE = {
     ),
 }  # fmt: skip
 
-
 PACKED = {
     "rows": (*ROWS, (3, 5, 32), (1, 16), ("f32", "f16", "f32")),
     "whole rows": (*ROWS, (3, 5, 24), (1, 24), ("f32",) * 3),

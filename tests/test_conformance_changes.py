@@ -81,11 +81,10 @@ def test_other_bits_fail_where_that_is_asked_for(in_temporary_folder: Path) -> N
     against = ("show", "now.json", "--against", "before.json")
     result = succeed("report", *against, "--json", "c.json")
     assert "other numbers: 1\n  suite/a on llvm-cpu: other bits\n    replay: run a" in result.output
-    actual = json.loads(Path("c.json").read_text())["against"]
-    assert [(c["kind"], c["name"], c["text"]) for c in actual["changes"]] == [
-        ("other numbers", "suite/a", "other bits")
-    ]
-    assert actual["changes"][0]["before"]["digest"] == "aa"
+    (change,) = json.loads(Path("c.json").read_text())["against"]["changes"]
+    kind_name_text = [change[key] for key in ("kind", "name", "text")]
+    assert kind_name_text == ["other numbers", "suite/a", "other bits"]
+    assert change["before"]["digest"] == "aa"
     assert call("report", *against, "--same-bits", "--junit", "c.xml").exit_code == 1
     assert failure_of(ElementTree.parse("c.xml")) == ("other bits", "other bits", "replay: run a")
     assert call("report", "show", "now.json", "--same-bits").exit_code == 2

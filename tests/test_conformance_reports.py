@@ -217,10 +217,8 @@ def test_any_value_anywhere_is_read_or_refused(tmp_path: Path) -> None:
 
 def test_names_from_a_file_do_not_reach_the_terminal_as_they_are(tmp_path: Path) -> None:
     evil = "\x1b]0;x\x07[red]"
-    outcomes = tuple(
-        replace(o, name=o.name + evil, op=evil, device=evil, message=evil, replay=evil)
-        for o in OUTCOMES
-    )
+    fields = dict.fromkeys(("op", "device", "message", "replay"), evil)
+    outcomes = tuple(replace(o, name=o.name + evil, **fields) for o in OUTCOMES)
     run = replace(RUN, devices=(evil,), versions={"x": evil})
     unexpected = frozenset({outcomes[0].key, outcomes[1].key})
     report = Report(run, outcomes, (0, 1, 2, 3), unexpected, (evil,), missing=(evil,))

@@ -89,7 +89,6 @@ AGAIN = "%again = stablehlo.multiply %x, %x : tensor<33x17xf32>\n  %s ="
 TWICE = normalized((33, 17), [0], "stablehlo.multiply %x, %x").replace("%s =", AGAIN)
 TWICE = TWICE.replace("subtract %y", "subtract %again")
 
-
 CALLED = """
 func.func private @sums(%x: tensor<33x17xf32>) -> tensor<17xf32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
@@ -106,7 +105,6 @@ func.func @main(%x: tensor<33x17xf32>) -> tensor<33x17xf32> {
   return %r : tensor<33x17xf32>
 }
 """
-
 
 WIDENED_TWICE = """
 !q = !quant.uniform<i16:f32, 1.0:5>
@@ -126,7 +124,6 @@ func.func @main(%x: tensor<5x4x4x5x!q>, %start: tensor<!q>) -> tensor<5x4x4x5xi3
 }
 """
 
-
 SUMS_ALONG_THE_OTHER_AXIS = """
 func.func @main(%x: tensor<13x13xf32>) -> tensor<13x13xf32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
@@ -139,7 +136,6 @@ func.func @main(%x: tensor<13x13xf32>) -> tensor<13x13xf32> {
 }
 """
 
-
 PRODUCTS = """
 func.func @main(%a: tensor<13x13xf32>, %b: tensor<13x13xf32>) -> tensor<5x13x13xf32> {
   %m = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
@@ -150,7 +146,6 @@ func.func @main(%a: tensor<13x13xf32>, %b: tensor<13x13xf32>) -> tensor<5x13x13x
   return %d : tensor<5x13x13xf32>
 }
 """
-
 
 BATCH_NORM = """
 func.func @main(%x: tensor<ROWSx13xf32>, %g: tensor<13xf32>, %h: tensor<13xf32>)
@@ -195,7 +190,6 @@ func.func @main(%x: tensor<4x?xf32>) -> tensor<4x?xf32> {
   return %r : tensor<4x?xf32>
 }
 """
-
 
 UNSIGNED = """
 !q = !quant.uniform<u8:f32, 1.0>

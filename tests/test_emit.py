@@ -62,10 +62,6 @@ def loop(cases: list[Case], values: Sequence[Any]) -> list[Any]:
     return list(nest.results)
 
 
-def _split(x: Any) -> Any:
-    return linalg.expand(x, [[0], [1, 2]], [3, 2, 4])
-
-
 def _split_dynamic(x: Any) -> Any:
     """Through a type of unknown extents and back."""
     unknown = linalg.cast(x, tensor_type([None, 8], x.type.element_type))
@@ -111,10 +107,11 @@ def _total(x: Any) -> Any:
 
 
 TABLE = np.arange(24, dtype=np.int32).reshape(3, 8)
+SPLIT_TABLE = TABLE.reshape(3, 2, 4)
 AROUND_LOOPS: dict[str, tuple[Function, list[np.ndarray], np.ndarray]] = {
-    "expand": (_split, [TABLE], TABLE.reshape(3, 2, 4)),
+    "expand": (lambda x: linalg.expand(x, [[0], [1, 2]], [3, 2, 4]), [TABLE], SPLIT_TABLE),
     "expand nothing": (lambda x: linalg.expand(x, [[0], [1]], [3, 8]), [TABLE], TABLE),
-    "expand dynamic": (_split_dynamic, [TABLE], TABLE.reshape(3, 2, 4)),
+    "expand dynamic": (_split_dynamic, [TABLE], SPLIT_TABLE),
     "collapse": (lambda x: linalg.collapse(x, [[0, 1]]), [TABLE], TABLE.reshape(24)),
     "collapse nothing": (lambda x: linalg.collapse(x, [[0], [1]]), [TABLE], TABLE),
     "reduce in a loop": (_row_sums, [TABLE], TABLE.sum(1, np.int32)),
