@@ -206,8 +206,7 @@ class Arithmetic(Writer):
             f"window_reversal = array<i1: {', '.join(str(r).lower() for r in reversal)}>, "
             f"feature_group_count = {groups} : i64, batch_group_count = {batch_groups} : i64"
         )
-        batch = layout.index("b")
-        dynamic = frozenset({batch} & x.dynamic)
+        dynamic = frozenset({layout.index("b")} & x.dynamic)
         return self.write(
             "stablehlo.convolution", [x, w], element, array, attributes,
             bound=bound, dynamic=dynamic,
@@ -283,8 +282,7 @@ class Arithmetic(Writer):
     # Casts
 
     def requantize(self, x: Value, element: Quantized) -> Value:
-        array = settle(x.reals, element)
-        return self.write("stablehlo.uniform_quantize", [x], element, array)
+        return self.write("stablehlo.uniform_quantize", [x], element, settle(x.reals, element))
 
     def quantize(self, x: Value, element: Quantized, dialect: str = "quant") -> Value:
         name = {"quant": "quant.qcast", "stablehlo": "stablehlo.uniform_quantize"}[dialect]

@@ -37,13 +37,10 @@ def centered(g: Graph, storage: str, wide: str, ratio: float, rfc: bool) -> Valu
     element = Quantized(storage, 2.0**-6, 0)
     tenth = g.constant(element, np.int64(min(6, element.range[1])))
     mean = g.apply("multiply", [total, g.broadcast(tenth, total.shape, [])], like(x.element, 1.5))
-    wide_mean = g.broadcast(mean, x.shape, [0, 1])
-    y = g.apply("subtract", [x, wide_mean], like(x.element, 2.0))
+    y = g.apply("subtract", [x, g.broadcast(mean, x.shape, [0, 1])], like(x.element, 2.0))
     per_axis = g.requantize(y, channels(g, storage, 1, 5, 0.2, True))
-    flat = replace(x.element, zeros=0, scales=0.125)
-    w = g.argument(flat, (10, 4))
-    z = g.dot(y, w, ([2], [0]), like(x.element, 30.0))
-    return [per_axis, z, total]
+    w = g.argument(replace(x.element, zeros=0, scales=0.125), (10, 4))
+    return [per_axis, g.dot(y, w, ([2], [0]), like(x.element, 30.0)), total]
 
 
 @family(
@@ -72,23 +69,20 @@ def pooled(
     low = g.constant(element, np.int64(element.range[0]))
     greatest = g.reduce_window("maximum", x, low, element, **options)
     zero = g.constant(element, np.int64(element.zeros))
-    accumulators = Quantized("i32", element.scales, 0)
-    total = g.reduce_window("add", x, zero, accumulators, **options)
+    total = g.reduce_window("add", x, zero, Quantized("i32", element.scales, 0), **options)
     mean = g.requantize(total, like(element, float(np.prod(window)) * 0.7))
     least = g.reduce("minimum", mean, g.constant(mean.element, np.int64(element.range[1])), [1, 2],
                      mean.element)  # fmt: skip
     above = g.compare("GE", mean, g.broadcast(least, mean.shape, [0, 3]))
     less = g.compare("LT", greatest, mean)
-    chosen = g.select(less, g.requantize(mean, element), greatest, element)
-    return [chosen, mean, above]
+    return [g.select(less, g.requantize(mean, element), greatest, element), mean, above]
 
 
 @family(("i8", False), ("u8", True), ("i16", False))
 def selected(g: Graph, storage: str, scalar: bool) -> Values:
     """A selection between types with scales of their own, to a third one."""
     x, y = (g.argument(real(g, storage), (4, 6)) for _ in range(2))
-    predicate = g.argument("i1", () if scalar else (4, 6))
-    z = g.select(predicate, x, y, real(g, storage))
+    z = g.select(g.argument("i1", () if scalar else (4, 6)), x, y, real(g, storage))
     return [g.apply("add", [z, x], real(g, storage, typical_scale=0.1)), z]
 
 
@@ -96,8 +90,7 @@ def selected(g: Graph, storage: str, scalar: bool) -> Values:
 def squeeze_excite(g: Graph, storage: str, batch: int, features: int) -> Values:
     """A mean over space, two layers, a sigmoid, and a product with the input."""
     x = g.argument(real(g, storage), (batch, 4, 4, features))
-    total = total_of(g, x, [1, 2])
-    mean = g.requantize(total, real(g, storage, typical_scale=0.4))
+    mean = g.requantize(total_of(g, x, [1, 2]), real(g, storage, typical_scale=0.4))
     down = g.argument(channels(g, storage, 1, 4, 0.05), (features, 4))
     y = g.dot(mean, down, ([1], [0]), real(g, storage, typical_scale=0.5))
     bottom = g.constant(y.element, np.int64(y.element.zeros))
@@ -118,8 +111,7 @@ def gates(g: Graph, x: Value, h: Value, c: Value, w: Value, u: Value, wide: Quan
     n = h.shape[1]
     storage = x.element.storage
     a = g.dot(x, w, ([1], [0]), wide)
-    b = g.dot(h, u, ([1], [0]), wide)
-    z = g.apply("add", [a, b], like(wide, 1.5))
+    z = g.apply("add", [a, g.dot(h, u, ([1], [0]), wide)], like(wide, 1.5))
     bits = Quantized(storage, 1.0).bits
     unit = Quantized(storage, 2.0 ** -(bits - 1), Quantized(storage, 1.0).range[0])
     signed = h.element
@@ -128,10 +120,8 @@ def gates(g: Graph, x: Value, h: Value, c: Value, w: Value, u: Value, wide: Quan
     t = g.apply("tanh", [pieces[3]], signed)
     # A product of two types: one requantization for each.
     retained = g.apply("multiply", [f, c], c.element)
-    new = g.apply("multiply", [i, t], c.element)
-    state = g.apply("add", [retained, new], c.element)
-    out = g.apply("multiply", [o, g.apply("tanh", [state], signed)], signed)
-    return out, state
+    state = g.apply("add", [retained, g.apply("multiply", [i, t], c.element)], c.element)
+    return g.apply("multiply", [o, g.apply("tanh", [state], signed)], signed), state
 
 
 @family(
@@ -140,8 +130,7 @@ def gates(g: Graph, x: Value, h: Value, c: Value, w: Value, u: Value, wide: Quan
 def lstm(g: Graph, storage: str, batch: int, n: int, steps: int, loop: bool) -> Values:
     """Steps of an LSTM, in a loop whose body slices its input, or unrolled through calls."""
     low, high = Quantized(storage, 1.0).range
-    bits = Quantized(storage, 1.0).bits
-    signed = Quantized(storage, 2.0 ** -(bits - 1), (low + high + 1) // 2)
+    signed = Quantized(storage, 2.0 ** -(Quantized(storage, 1.0).bits - 1), (low + high + 1) // 2)
     cell = like(signed, 4.0)
     x = g.argument(real(g, storage), (steps, batch, n))
     h, c = g.argument(signed, (batch, n)), g.argument(cell, (batch, n))
@@ -176,8 +165,7 @@ def iterated(g: Graph, storage: str, n: int, steps: int) -> Values:
         z = g.dot(y, x, ([1], [0]), like(y.element, 3.0))
         z = g.apply("tanh", [z], replace(y.element, scales=2.0 ** -(y.element.bits - 1)))
         z = g.apply("add", [z, y], y.element)
-        wide = g.requantize(z, total.element)
-        total = g.apply("add", [total, wide], total.element)
+        total = g.apply("add", [total, g.requantize(z, total.element)], total.element)
         return [g.requantize(z, x.element), z, total]
 
     return g.loop([x, y, total], steps, body)
@@ -195,12 +183,10 @@ def branches(g: Graph, storage: str, kind: str, chosen: int) -> Values:
     index = g.argument_of(kind, np.bool_(chosen) if kind == "i1" else np.int64(chosen))
 
     def contracted(g: Graph) -> Values:
-        y = g.dot(x, w, ([1], [0]), out)
-        return [y, g.requantize(x, x.element)]
+        return [g.dot(x, w, ([1], [0]), out), g.requantize(x, x.element)]
 
     def negated(g: Graph) -> Values:
-        y = g.requantize(g.reverse(x, [0]), out)
-        return [y, g.apply("negate", [x], x.element)]
+        return [g.requantize(g.reverse(x, [0]), out), g.apply("negate", [x], x.element)]
 
     def nested(g: Graph) -> Values:
         flag = g.compare("LT", g.reshape(g.slice(x, [0, 0], [1, 1]), ()),
@@ -254,15 +240,12 @@ def shuffled(g: Graph, storage: str, kind: int) -> Values:
         return [z, part]
     if kind == 1:
         at = g.argument_of("i32", np.array([[5], [0], [99], [-3], [2]]))
-        picked = g.reverse(g.rows(y, at), [1])
-        joined = g.concatenate([picked, g.rows(x, at)], 1)
-        square = g.dot(joined, joined, ([1], [1]), like(element, 9.0))
-        return [square, joined]
+        joined = g.concatenate([g.reverse(g.rows(y, at), [1]), g.rows(x, at)], 1)
+        return [g.dot(joined, joined, ([1], [1]), like(element, 9.0)), joined]
     starts = [g.argument_of("i32", np.int64(4)), g.argument_of("i32", np.int64(-2))]
     part = g.transpose(g.dynamic_slice(y, starts, (3, 5)), [1, 0])
     whole = g.dynamic_update_slice(x, g.slice(part, [0, 0], [3, 3]), [starts[0], starts[0]])
-    longer = g.pad(part, value, (0, 0), (3, 0), (0, 0))
-    z = g.dot(longer, whole, ([0], [1]), like(element, 4.0))
+    z = g.dot(g.pad(part, value, (0, 0), (3, 0), (0, 0)), whole, ([0], [1]), like(element, 4.0))
     return [z, whole]
 
 
@@ -281,10 +264,8 @@ def cached_attention(g: Graph, storage: str, loop: bool) -> Values:
         return [g.dot(query, cache, ([1], [1]), out), cache]
 
     def body(g: Graph, i: Value, cache: Value, seen: Value) -> Values:
-        zero = g.constant("i32", np.int64(0))
-        cache = g.dynamic_update_slice(cache, new, [i, zero])
-        scores = g.dot(query, cache, ([1], [1]), out)
-        return [cache, g.apply("add", [scores, seen], out)]
+        cache = g.dynamic_update_slice(cache, new, [i, g.constant("i32", np.int64(0))])
+        return [cache, g.apply("add", [g.dot(query, cache, ([1], [1]), out), seen], out)]
 
     return g.loop([cache, g.argument(out, (2, 7))], 4, body)
 
@@ -294,8 +275,7 @@ def mixed_storage(g: Graph, first: str, second: str, third: str) -> Values:
     """Three storage types in one function, requantized from one to the next, all results used."""
     a = g.argument(real(g, first, typical_scale=2.0 / 2 ** int(first[1:]) * 16), (3, 8))
     b = g.argument(channels(g, first, 1, 5, 0.1), (8, 5))
-    wide = replace(product(a.element, b.element, 1), axis=1)
-    accumulators = g.dot(a, b, ([1], [0]), wide)
+    accumulators = g.dot(a, b, ([1], [0]), replace(product(a.element, b.element, 1), axis=1))
     y = g.requantize(accumulators, real(g, second, typical_scale=64.0 / 2 ** int(second[1:])))
     w = g.argument(real(g, second, zero=False), (5, 4))
     z = g.dot(y, w, ([1], [0]), real(g, second, typical_scale=512.0 / 2 ** int(second[1:])))
@@ -312,5 +292,4 @@ def two_results(g: Graph, storage: str) -> Values:
     y = g.dot(x, w, ([1], [0]), real(g, storage, zero=False, typical_scale=0.2))
     reals = g.dequantize(y, "stablehlo")
     other = g.requantize(y, channels(g, storage, 1, 6, 0.3, True))
-    square = g.dot(y, y, ([0], [0]), like(y.element, 5.0))
-    return [reals, other, square, y]
+    return [reals, other, g.dot(y, y, ([0], [0]), like(y.element, 5.0)), y]

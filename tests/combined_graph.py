@@ -200,8 +200,7 @@ class Graph(Arithmetic):
         if isinstance(wide, Quantized):
             values = wide.reals(settle(x.reals, wide))
             first = wide.reals(settle(init.reals, wide))
-            reals = combine(values, axis=tuple(dims), initial=float(first))
-            array = settle(reals, wide)
+            array = settle(combine(values, axis=tuple(dims), initial=float(first)), wide)
             if element is not None:
                 array = settle(wide.reals(array), element)
         else:
@@ -262,8 +261,7 @@ class Graph(Arithmetic):
         operations, results = self.written(build, named)
         head = f"^bb0({declared(named)}):" if named else ""
         end = f'"stablehlo.return"({names_of(results)}) : ({types_of(results)}) -> ()'
-        text_lines = [head, *operations, end]
-        return "{\n    " + "\n    ".join(text_lines) + "\n  }", results
+        return "{\n    " + "\n    ".join([head, *operations, end]) + "\n  }", results
 
     def wrote(self, text: str, results: Sequence[Value]) -> list[Value]:
         """Write an operation whose results are known, under new names."""
@@ -274,8 +272,7 @@ class Graph(Arithmetic):
 
     def loop(self, carried: Sequence[Value], until: int, build: Build) -> list[Value]:
         """A while loop: a counter from 0, and values that the body updates."""
-        start = self.constant("i32", np.int64(0))
-        values = [start, *carried]
+        values = [self.constant("i32", np.int64(0)), *carried]
 
         def condition(g: Graph, i: Value, *_: Value) -> list[Value]:
             return [g.compare("LT", i, g.constant("i32", np.int64(until)))]

@@ -25,8 +25,7 @@ def image(layout: str, batch: int, height: int, width: int, features: int) -> tu
 
 
 def kernel(layout: str, height: int, width: int, i: int, o: int) -> tuple[int, ...]:
-    sizes = {"i": i, "0": height, "1": width, "o": o}
-    return tuple(sizes[c] for c in LAYOUTS[layout][1])
+    return tuple({"i": i, "0": height, "1": width, "o": o}[c] for c in LAYOUTS[layout][1])
 
 
 def layer(
@@ -46,10 +45,8 @@ def layer(
     """Convolution with a per-axis weight, i32 bias, requantization, clamp at zero."""
     names, kernels, axis = LAYOUTS[layout]
     features = x.shape[axis]
-    storage = x.element.storage
-    weights = channels(g, storage, kernels.index("o"), outputs, 0.02, weight_zero)
-    shape = kernel(layout, size, size, features // groups, outputs)
-    w = g.weight(weights, shape, constant)
+    weights = channels(g, x.element.storage, kernels.index("o"), outputs, 0.02, weight_zero)
+    w = g.weight(weights, kernel(layout, size, size, features // groups, outputs), constant)
     wide = replace(product(x.element, weights, axis), axis=axis)
     y = g.convolution(x, w, wide, layout=names, kernel=kernels, groups=groups, **options)
     bias = g.weight(replace(wide, axis=0), (outputs,), constant)
@@ -57,8 +54,7 @@ def layer(
     y = g.requantize(y, element)
     if relu:
         zero = g.constant(element, np.int64(element.zeros))
-        top = g.constant(element, np.int64(element.range[1] - 3))
-        y = g.clamp(zero, y, top, element)
+        y = g.clamp(zero, y, g.constant(element, np.int64(element.range[1] - 3)), element)
     return y
 
 
@@ -126,8 +122,7 @@ def inverted_bottleneck(
         g, y, layout, 3, 6 * multiplier, b, groups=6, constant=constant,
         padding=[(0, 2), (1, 1)], strides=(stride, stride),
     )  # fmt: skip
-    z = layer(g, y, layout, 1, 5, c, constant=constant, relu=False)
-    return [z, y]
+    return [layer(g, y, layout, 1, 5, c, constant=constant, relu=False), y]
 
 
 @family(
@@ -155,8 +150,7 @@ def decoder(g: Graph, layout: str, storage: str, up: int, groups: int, dilation:
     second = layer(g, y, layout, 3, 6, out, reversal=(True, False), **options)
     both = g.concatenate([first, second], axis)
     last = layer(g, both, layout, 1, 3, real(g, storage, typical_scale=0.4), relu=False)
-    total = g.apply("add", [first, second], like(out, 1.5))
-    return [last, total]
+    return [last, g.apply("add", [first, second], like(out, 1.5))]
 
 
 @family(("nhwc", "i8"), ("nchw", "i8"), ("nhwc", "u8"), ("nchw", "u8"), ("mixed", "i8"))
@@ -190,8 +184,7 @@ def batch_groups(g: Graph, storage: str, groups: int, stride: int) -> Values:
     final = real(g, storage, typical_scale=0.5)
     z = g.requantize(y, final)
     wide = replace(final, storage="i32", limits=None)
-    zero = g.constant(final, np.int64(final.zeros))
-    return [g.reduce("add", z, zero, [1, 2], wide), z]
+    return [g.reduce("add", z, g.constant(final, np.int64(final.zeros)), [1, 2], wide), z]
 
 
 # Transformers
@@ -236,8 +229,7 @@ def attention(
     probability = Quantized(storage, 2.0 ** -(v.element.bits - 1), low)
     weights = g.quantize(softmax(g, reals), probability, dialect)
     out = g.dot(weights, v, ([2], [1]), real(g, storage, typical_scale=0.2), ([0], [0]))
-    merged = g.reshape(g.transpose(out, [1, 0, 2]), (length, heads * width))
-    return [merged, weights]
+    return [g.reshape(g.transpose(out, [1, 0, 2]), (length, heads * width)), weights]
 
 
 @family(
@@ -297,8 +289,7 @@ def mlp(
         y = g.apply("add", [y, g.broadcast(g.argument("f32", (32,)), y.shape, [1])], "f32")
     floor, top = g.constant("f32", np.float64(0)), g.constant("f32", np.float64(6))
     y = g.clamp(floor, y, top, "f32")
-    z = g.dot(y, g.dequantize(down), ([1], [0]), "f32")
-    return [z, y]
+    return [g.dot(y, g.dequantize(down), ([1], [0]), "f32"), y]
 
 
 @family(
@@ -335,5 +326,4 @@ def super_blocks(g: Graph, storage: str, inner: int, offsets: bool, zeros: bool)
     scales = nested()
     points = g.argument(element, shape) if zeros else None
     real_weight = g.dequantize_by(w, scales, [1, size], points, nested() if offsets else None)
-    x = g.argument("f32", (3, depth))
-    return [g.dot(x, real_weight, ([1], [1]), "f32"), real_weight]
+    return [g.dot(g.argument("f32", (3, depth)), real_weight, ([1], [1]), "f32"), real_weight]

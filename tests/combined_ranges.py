@@ -75,11 +75,9 @@ def narrow_range(g: Graph, storage: str, limits: tuple[int, int], expressed: str
     w_type = replace(narrow(0.05), zeros=0)
     if not low <= 0 <= high:
         w_type = replace(w_type, limits=(0, high))
-    w = g.argument(w_type, (6, 6))
-    y = g.dot(x, w, ([1], [0]), narrow(0.2))
+    y = g.dot(x, g.argument(w_type, (6, 6)), ([1], [0]), narrow(0.2))
     z = g.apply("add", [y, g.reverse(y, [1])], narrow(0.3))
-    t = g.apply("tanh", [z], narrow(2.0 / (high - low)))
-    return [y, z, t]
+    return [y, z, g.apply("tanh", [z], narrow(2.0 / (high - low)))]
 
 
 # Casts around floats
@@ -123,8 +121,7 @@ def rms_norm(g: Graph, storage: str, rows: int, width: int) -> Values:
     scale = g.broadcast(g.apply("rsqrt", [mean], "f32"), x.shape, [0])
     weight = g.broadcast(g.argument("f32", (width,), spread=1), x.shape, [1])
     y = g.apply("multiply", [g.apply("multiply", [x, scale], "f32"), weight], "f32")
-    q = g.quantize(y, real(g, storage, typical_scale=8.0 / 2 ** int(storage[1:])))
-    return [q, y]
+    return [g.quantize(y, real(g, storage, typical_scale=8.0 / 2 ** int(storage[1:]))), y]
 
 
 @family(("i8",), ("u8",), ("i4",), ("i16",))
@@ -196,8 +193,7 @@ def random_graph(g: Graph, seed: int) -> Values:
         elif kind == 7:
             values.append(g.reverse(x, [int(draw.integers(0, 2))]))
         elif kind == 8:
-            total = g.requantize(total_of(g, x, [0]), target())
-            values.append(g.broadcast(total, shape, [1]))
+            values.append(g.broadcast(g.requantize(total_of(g, x, [0]), target()), shape, [1]))
         else:
             half = g.dequantize(x, str(draw.choice(["quant", "stablehlo"])))
             values.append(g.quantize(half, target(), str(draw.choice(["quant", "stablehlo"]))))

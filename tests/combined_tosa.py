@@ -85,8 +85,7 @@ def tosa_convolution(
     """``tosa.conv2d``: NHWC, OHWI, differences from zero points, i32."""
     real_x = (x.array - zeros[0]).transpose(0, 3, 1, 2).astype(np.float64)
     real_w = (w.array - zeros[1]).transpose(0, 3, 1, 2).astype(np.float64)
-    window = Window((stride, stride), [(pad, pad)] * 2, (1, 1), (1, 1))
-    total = convolve(real_x, real_w, window)
+    total = convolve(real_x, real_w, Window((stride, stride), [(pad, pad)] * 2, (1, 1), (1, 1)))
     array = total.transpose(0, 2, 3, 1).astype(np.int64) + bias.array
     attributes = (
         f"acc_type = i32, dilation = array<i64: 1, 1>, "
@@ -125,8 +124,7 @@ def tosa_network(g: Graph, rounding: str, per_channel: bool, short: bool, stride
     points = [constant(g, "i8", np.array([v])) for v in (5, -2)]
     product_ = (flat.array - 5) @ (other.array + 2)
     scores = g.write("tosa.matmul", [flat, other, *points], "i32", product_, pretty=True)
-    last = rescaled(g, scores, "i16", np.array(0.75), (0, 0), "SINGLE_ROUND")
-    return [last, z, y]
+    return [rescaled(g, scores, "i16", np.array(0.75), (0, 0), "SINGLE_ROUND"), z, y]
 
 
 def constant_shape(g: Graph, shape: Sequence[int]) -> Value:

@@ -260,8 +260,7 @@ class Writer:
         if isinstance(element, Quantized):
             return self.storage(element, shape)
         if element == "f32":
-            reals = self.rng.normal(0, spread, shape).astype(np.float32)
-            return reals.astype(np.float64)
+            return self.rng.normal(0, spread, shape).astype(np.float32).astype(np.float64)
         if element == "i1":
             return self.rng.integers(0, 2, shape).astype(bool)
         return self.rng.integers(0, 100, shape)

@@ -34,9 +34,6 @@ def command_of(name: str) -> click.Command:
     return command
 
 
-# -- earlier names --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -64,9 +61,6 @@ def test_earlier_names_of_compile_options_are_accepted() -> None:
     assert (options.joined_products, options.extents) == (5, ("n=2",))
     assert replace(options, joined_products=7).fuse_below_macs == 7
     assert "joined_products" not in asdict(options)
-
-
-# -- help and versions ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -122,9 +116,6 @@ def test_usage_errors(arguments: list[str], message: str) -> None:
     assert message in fail(2, *arguments)
 
 
-# -- opt ------------------------------------------------------------------------------------------
-
-
 def test_opt_lists_the_passes() -> None:
     shown = succeed("opt", "--list-passes").stdout
     assert [line.split()[0] for line in shown.splitlines()] == [*PASSES, *NAMED_PIPELINES]
@@ -175,9 +166,6 @@ def test_opt_with_a_wrong_pipeline(passes: str, message: str) -> None:
     assert fail(2, "opt", "model.mlir", "--passes", passes).startswith(f"error: {message}")
 
 
-# -- inspect --------------------------------------------------------------------------------------
-
-
 def test_inspect_an_executable(vmfb: str) -> None:
     shown = succeed("inspect", vmfb).stdout
     assert shown.startswith("main\n  argument 0: tensor<4xf32>\n  result 0: tensor<4xquantized<")
@@ -197,9 +185,6 @@ def test_inspect_a_model() -> None:
 def test_inspect_a_missing_tensor() -> None:
     errors = fail(2, "inspect", "model.mlir", "--scales", "none")
     assert errors.startswith("error: no quantized tensor is named 'none'; expected one of: ")
-
-
-# -- as a process ---------------------------------------------------------------------------------
 
 
 def process(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

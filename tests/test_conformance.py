@@ -28,9 +28,6 @@ from subquant.runtime import Device
 PROGRAMS = {program.name: program for program in suite.programs()}
 
 
-# -- the suite ------------------------------------------------------------------------------------
-
-
 def test_the_suite_covers_every_operation() -> None:
     covered = {program.op for program in PROGRAMS.values()}
     quantized = {name.removeprefix("stablehlo.") for name in OPERATIONS}
@@ -61,9 +58,6 @@ def test_inputs_are_the_same_each_time_and_in_range() -> None:
             if isinstance(tensor.element, Quantized):
                 low, high = tensor.element.range
                 assert not array.size or low <= array.min() <= array.max() <= high
-
-
-# -- the oracle -----------------------------------------------------------------------------------
 
 
 def test_quantize_follows_the_specification_other_reading() -> None:
@@ -148,9 +142,6 @@ def test_a_wrong_golden_is_seen_by_the_interpreter() -> None:
     assert "elements differ, the first at [" in outcome.message
 
 
-# -- comparing ------------------------------------------------------------------------------------
-
-
 def test_floats_compare_by_bits_or_by_a_bound() -> None:
     exact = Golden(np.array([1.0, np.nan], np.float32))
     assert compare(np.array([1.0, np.nan], np.float32), exact).message == ""
@@ -168,8 +159,6 @@ def test_another_shape_or_type_is_wrong() -> None:
     assert "expected shape (2,)" in compare(np.zeros(3, np.int8), golden).message
     assert "uint8" in compare(np.zeros(2, np.uint8), golden).message
 
-
-# -- running --------------------------------------------------------------------------------------
 
 ON_DEVICES = (
     "uniform_quantize/i8-special", "uniform_dequantize/i4", "uniform_quantize/i8-to-i8b",
