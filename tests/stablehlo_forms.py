@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from programs import one_operation
+from programs import convolution_of, one_operation
 
 QUANTIZED = "!quant.uniform<i8:f32, 0.5:3>"
 RNG = np.random.default_rng(11)
@@ -183,23 +183,20 @@ func.func @main(%x: tensor<ELEMENT>, %u: tensor<ELEMENT>) -> (tensor<ELEMENT>, t
 }
 """
 ALL_PADDING = one_operation(
-    """stablehlo.convolution(%0, %1) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f],
-      window = {stride = [9], pad = [[4, 0]]}
-      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}""",
+    convolution_of("[b, 0, f]x[0, i, o]->[b, 0, f]", "stride = [9], pad = [[4, 0]]"),
     ["1x2x1xi32", "2x1x1xi32"],
     "1x1x1xi32",
 )
 DEPTHWISE = one_operation(
-    """stablehlo.convolution(%0, %1)
-      dim_numbers = [b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f], window = {}
-      {batch_group_count = 1 : i64, feature_group_count = 2 : i64}""",
+    convolution_of("[b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f]", groups=2),
     ["1x4x4x4x2xELEMENT", "2x2x2x1x6xELEMENT"],
     "1x3x3x3x6xELEMENT",
 )
 DILATED_AND_PADDED = one_operation(
-    """stablehlo.convolution(%0, %1) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
-      window = {stride = [2, 3], pad = [[0, 2], [4, 4]], lhs_dilate = [1, 2]}
-      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}""",
+    convolution_of(
+        "[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]",
+        "stride = [2, 3], pad = [[0, 2], [4, 4]], lhs_dilate = [1, 2]",
+    ),
     ["2x1x2x3xELEMENT", "3x2x3x3xELEMENT"],
     "2x1x4x3xELEMENT",
 )

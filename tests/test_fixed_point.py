@@ -11,7 +11,7 @@ import pytest
 
 import subquant
 from devices import ON_DEVICES, compile_for
-from programs import one_operation
+from programs import convolution_of, one_operation
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
@@ -270,18 +270,12 @@ def test_both_styles_of_zero_points(style: str, device: Device) -> None:
 !x = !quant.uniform<i8:f32, 0.05:3>
 !w = !quant.uniform<u8:f32, 0.02:120>
 !y = !quant.uniform<i8:f32, 0.1:-10>
-!k = !quant.uniform<i8:f32, 0.02>
-func.func @dot(%x: tensor<3x40x!x>, %w: tensor<40x5x!w>) -> tensor<3x5x!y> {
-  %0 = "stablehlo.dot"(%x, %w) : (tensor<3x40x!x>, tensor<40x5x!w>) -> tensor<3x5x!y>
-  return %0 : tensor<3x5x!y>
-}
-func.func @convolution(%x: tensor<1x6x4x!x>, %k: tensor<3x4x5x!k>) -> tensor<1x6x5x!y> {
-  %0 = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f],
-      window = {pad = [[1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
-      : (tensor<1x6x4x!x>, tensor<3x4x5x!k>) -> tensor<1x6x5x!y>
-  return %0 : tensor<1x6x5x!y>
-}
-"""
+!k = !quant.uniform<i8:f32, 0.02>"""
+    text += one_operation('"stablehlo.dot"(%0, %1)', ["3x40x!x", "40x5x!w"], "3x5x!y", name="dot")
+    text += one_operation(
+        convolution_of("[b, 0, f]x[0, i, o]->[b, 0, f]", "pad = [[1, 1]]"),
+        ["1x6x4x!x", "3x4x5x!k"], "1x6x5x!y", name="convolution",
+    )  # fmt: skip
     executable = compile_for(text, device, zero_points=style)
     rng = np.random.default_rng(2)
     x = rng.integers(-128, 128, (3, 40)).astype(np.int8)

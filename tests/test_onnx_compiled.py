@@ -22,28 +22,33 @@ from subquant.numerics.element_types import ElementType
 from subquant.runtime import Device, Executable
 
 
-def layer(last: str = "Relu", *, is_open: bool = False) -> onnx.ModelProto:
-    """A quantized product, and a function between quantize-dequantize pairs."""
-    rng = np.random.default_rng(0)
+def quantized_product(
+    operator: str, shape: tuple[int, ...], axis: int, rng: np.random.Generator
+) -> tuple[list[Any], dict[str, Any]]:
+    """Nodes and constants of a quantized product of ``x``, whose reals are ``r``."""
     constants: dict[str, Any] = {
         "xs": np.array(0.02, np.float32), "xz": np.array(7, np.uint8),
         "ys": np.array(0.5, np.float32), "yz": np.array(100, np.uint8),
-        "ws": rng.uniform(0.01, 0.1, 48).astype(np.float32),
-        "w": rng.integers(-128, 128, (64, 48)).astype(np.int8),
+        "ws": rng.uniform(0.01, 0.1, shape[axis]).astype(np.float32),
+        "w": rng.integers(-128, 128, shape).astype(np.int8),
     }  # fmt: skip
-    scale = ["xs", "xz"]
-    if is_open:
-        constants.pop("ys")
     nodes = [
-        node("QuantizeLinear", ["x", *scale], ["xq"]),
-        node("DequantizeLinear", ["xq", *scale], ["xr"]),
-        node("DequantizeLinear", ["w", "ws"], ["wr"], axis=1),
-        node("MatMul", ["xr", "wr"], ["p"]),
+        node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        node("DequantizeLinear", ["xq", "xs", "xz"], ["xr"]),
+        node("DequantizeLinear", ["w", "ws"], ["wr"], axis=axis),
+        node(operator, ["xr", "wr"], ["p"]),
         node("QuantizeLinear", ["p", "ys", "yz"], ["q"]),
         node("DequantizeLinear", ["q", "ys", "yz"], ["r"]),
-        node(last, ["r"], ["f"]),
-        node("QuantizeLinear", ["f", "ys", "yz"], ["y"]),
     ]
+    return nodes, constants
+
+
+def layer(last: str = "Relu", *, is_open: bool = False) -> onnx.ModelProto:
+    """A quantized product, and a function between quantize-dequantize pairs."""
+    nodes, constants = quantized_product("MatMul", (64, 48), 1, np.random.default_rng(0))
+    nodes += [node(last, ["r"], ["f"]), node("QuantizeLinear", ["f", "ys", "yz"], ["y"])]
+    if is_open:
+        constants.pop("ys")
     inputs: dict[str, tuple[str, tuple[int, ...]]] = {"x": ("FLOAT", (3, 64))}
     if is_open:
         inputs["ys"] = ("FLOAT", ())
@@ -248,25 +253,13 @@ def test_the_batch_of_some_inputs(cpu: Device) -> None:
 def network(last: list[Any], opset: int = 21) -> onnx.ModelProto:
     """Quantized layers of images, and nodes after them that give ``y``."""
     rng = np.random.default_rng(5)
-    constants: dict[str, Any] = {
-        "xs": np.array(0.02, np.float32), "xz": np.array(7, np.uint8),
-        "ys": np.array(0.5, np.float32), "yz": np.array(100, np.uint8),
-        "ws": rng.uniform(0.01, 0.1, 6).astype(np.float32),
-        "w": rng.integers(-128, 128, (6, 3, 3, 3)).astype(np.int8),
+    nodes, constants = quantized_product("Conv", (6, 3, 3, 3), 0, rng)
+    constants |= {
         "shape": np.array([0, -1], np.int64), "one": np.array([1, -1], np.int64),
         "v": rng.normal(size=(96, 4)).astype(np.float32),
     }  # fmt: skip
-    nodes = [
-        node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
-        node("DequantizeLinear", ["xq", "xs", "xz"], ["xr"]),
-        node("DequantizeLinear", ["w", "ws"], ["wr"], axis=0),
-        node("Conv", ["xr", "wr"], ["p"]),
-        node("QuantizeLinear", ["p", "ys", "yz"], ["q"]),
-        node("DequantizeLinear", ["q", "ys", "yz"], ["r"]),
-        *last,
-    ]
     inputs: dict[str, tuple[str, Any]] = {"x": ("FLOAT", ("batch", 3, 6, 6))}
-    return model(nodes, inputs, {"y": ("FLOAT", None)}, constants, opset)
+    return model([*nodes, *last], inputs, {"y": ("FLOAT", None)}, constants, opset)
 
 
 ROWS = [node("Reshape", ["r", "shape"], ["f"]), node("MatMul", ["f", "v"], ["m"])]

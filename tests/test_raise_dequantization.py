@@ -129,34 +129,32 @@ CONSTANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CONSTANTS)
-def test_constants_of_any_integers_do_no_harm(name: str) -> None:
-    written, op, element = CONSTANTS[name]
+def check_constant(constant: str, element: str, operation: str, result: str) -> None:
+    """The pass leaves an operation on a constant as it is."""
     text = f"""
-func.func @main(%p: tensor<2x{element}>, %q: tensor<2xi8>)
-    -> (tensor<2x{element}>, tensor<2xf32>) {{
-  %c = stablehlo.constant dense<{written}> : tensor<2x{element}>
-  %y = stablehlo.{op} %p, %c : tensor<2x{element}>
+func.func @main(%p: tensor<2x{result}>, %q: tensor<2xi8>)
+    -> (tensor<2x{result}>, tensor<2xf32>) {{
+  %c = stablehlo.constant dense<{constant}> : tensor<2x{element}>
+  %y = stablehlo.{operation}
   %f = stablehlo.convert %q : (tensor<2xi8>) -> tensor<2xf32>
-  return %y, %f : tensor<2x{element}>, tensor<2xf32>
+  return %y, %f : tensor<2x{result}>, tensor<2xf32>
 }}
 """
     assert raised(text) == (str(parse_text(text, create_context())), [])
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants_of_any_integers_do_no_harm(name: str) -> None:
+    constant, op, element = CONSTANTS[name]
+    check_constant(constant, element, f"{op} %p, %c : tensor<2x{element}>", element)
 
 
 @pytest.mark.parametrize("source", ["f8E4M3FN", "i1", "ui2", "complex<f32>", "bf16", "i64"])
 @pytest.mark.parametrize("target", ["i8", "ui8", "i32", "i1"])
 def test_conversions_of_any_constants_do_no_harm(source: str, target: str) -> None:
     written = {"i1": "true", "complex<f32>": "(1.0, 0.0)", "i64": "3", "ui2": "3"}
-    text = f"""
-func.func @main(%q: tensor<2xi8>) -> (tensor<2x{target}>, tensor<2xf32>) {{
-  %c = stablehlo.constant dense<{written.get(source, "1.0")}> : tensor<2x{source}>
-  %y = stablehlo.convert %c : (tensor<2x{source}>) -> tensor<2x{target}>
-  %f = stablehlo.convert %q : (tensor<2xi8>) -> tensor<2xf32>
-  return %y, %f : tensor<2x{target}>, tensor<2xf32>
-}}
-"""
-    assert raised(text) == (str(parse_text(text, create_context())), [])
+    conversion = f"convert %c : (tensor<2x{source}>) -> tensor<2x{target}>"
+    check_constant(written.get(source, "1.0"), source, conversion, target)
 
 
 def test_a_dynamic_shape_is_left_alone() -> None:

@@ -280,9 +280,7 @@ UNKNOWN_PIECES = [
 def test_wrong_records_are_refused(
     records: Any, error: type[SubquantError], message: str, tmp_path: Path
 ) -> None:
-    write_blobs(tmp_path / "x.irpa", b"{}", json.dumps(records).encode())
-    with pytest.raises(error, match=message):
-        Dataset.load(tmp_path / "x.irpa")
+    refuse(tmp_path, error, message, b"{}", json.dumps(records).encode())
 
 
 WRONG_PROPERTIES: dict[str, tuple[bytes, type[Exception], str]] = {
@@ -311,9 +309,7 @@ WRONG_PROPERTIES: dict[str, tuple[bytes, type[Exception], str]] = {
 @pytest.mark.parametrize("case", WRONG_PROPERTIES)
 def test_wrong_properties_are_refused(case: str, tmp_path: Path) -> None:
     blob, error, message = WRONG_PROPERTIES[case]
-    write_blobs(tmp_path / "x.irpa", blob, b"{}")
-    with pytest.raises(error, match=message):
-        Dataset.load(tmp_path / "x.irpa")
+    refuse(tmp_path, error, message, blob, b"{}")
 
 
 def test_properties_may_nest_a_hundred_levels(tmp_path: Path) -> None:
@@ -327,17 +323,17 @@ def test_properties_may_nest_a_hundred_levels(tmp_path: Path) -> None:
 
 
 def test_a_missing_blob_and_ranks_are_refused(tmp_path: Path) -> None:
-    write_blobs(tmp_path / "x.irpa", b"{}", None)
-    with pytest.raises(InputError, match="has no entry '__SHARK_INFERENCE_TENSORS__'"):
-        Dataset.load(tmp_path / "x.irpa")
-    write_blobs(tmp_path / "x.irpa", b"{}", b"{}", b"[0, 1]")
-    with pytest.raises(UnsupportedError, match="one of several files of a sharded data set"):
-        Dataset.load(tmp_path / "x.irpa")
+    refuse(tmp_path, InputError, "has no entry '__SHARK_INFERENCE_TENSORS__'", b"{}", None)
+    message = "one of several files of a sharded data set"
+    refuse(tmp_path, UnsupportedError, message, b"{}", b"{}", b"[0, 1]")
 
 
-def write_blobs(
-    path: Path, properties: bytes, records: bytes | None, ranks: bytes | None = None
-) -> None:
+def refuse(
+    folder: Path, error: type[Exception], message: str,
+    properties: bytes, records: bytes | None, ranks: bytes | None = None,
+) -> None:  # fmt: skip
+    """A data set of some blobs is refused."""
+    path = folder / "x.irpa"
     names = ("__SHARK_DATASET__", "__SHARK_INFERENCE_TENSORS__", "__SHARK_SHARD_RANKS__")
     with create_archive(path) as archive:
         archive.add_tensor("a", np.ones((2, 1, 1), np.float16))
@@ -345,6 +341,8 @@ def write_blobs(
         for name, blob in zip(names, (properties, records, ranks), strict=True):
             if blob is not None:
                 archive.add_blob(name, blob)
+    with pytest.raises(error, match=message):
+        Dataset.load(path)
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -279,12 +279,8 @@ def test_per_axis_add(axis: int, zero_points: list[int], back: bool, cpu: Device
     types = []
     for row in scales:
         pairs_ = ",".join(f"{np.float32(s)!s}:{z}" for s, z in zip(row, zero_points, strict=True))
-        types.append(f"tensor<{shape[0]}x{shape[1]}x!quant.uniform<i8:f32:{axis}, {{{pairs_}}}>>")
-    text = (
-        f"func.func @main(%a: {types[0]}, %b: {types[1]}) -> {types[2]} {{\n"
-        f"  %r = stablehlo.add %a, %b : ({types[0]}, {types[1]}) -> {types[2]}\n"
-        f"  return %r : {types[2]}\n}}"
-    )
+        types.append(f"{shape[0]}x{shape[1]}x!quant.uniform<i8:f32:{axis}, {{{pairs_}}}>")
+    text = one_operation("stablehlo.add %0, %1", types[:2], types[2])
     values = [np.random.default_rng(k).integers(-128, 128, shape).astype(np.int8) for k in (1, 2)]
     module, remarks = run_passes(text, f"{FORTH}{{explain=true}}" + (f",{BACK}" if back else ""))
     assert not remarks
