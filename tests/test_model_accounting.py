@@ -6,9 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from command_line import fail, succeed
 from gguf_models import ARCHITECTURES, SMALL, TinyModel, tokens_of
@@ -231,10 +229,3 @@ def test_commands_refuse_what_they_do_not_use(tmp_path: Path) -> None:
     path = TinyModel(of_file={"tokenizer.ggml.yyy": 2}, **TINY).write(path)
     error = fail(1, "generate", "--model", path, "--prompt", "a")
     assert f"{path}: error: has the property 'tokenizer.ggml.yyy' = 2, which" in error
-
-
-def test_a_checkpoint_of_hugging_face_is_to_be_converted(tmp_path: Path) -> None:
-    save_file({"w": np.ones(3, np.float32)}, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text('{"model_type": "gemma3_text"}')
-    with pytest.raises(UnsupportedError, match=r"convert it with llama\.cpp's convert_hf_to_gguf"):
-        load(tmp_path)

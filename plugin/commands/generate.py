@@ -59,7 +59,9 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Generate text with a language model (.gguf).
+    """Generate text with a language model (.gguf, or a folder).
+
+    A folder is a checkpoint of Hugging Face: config.json, safetensors and tokenizer.json.
 
     The model is compiled on first use and cached in ~/.cache/subquant (or the folder in the
     variable SUBQUANT_CACHE). Text is streamed to standard output, statistics go to standard error.
@@ -68,6 +70,7 @@ def command(
     \b
     subquant generate --model model.gguf --prompt "The capital of France is" --max-tokens 16
     subquant generate --model model.gguf --chat --prompt "What is a tensor?" --temperature 0
+    subquant generate --model Qwen3-0.6B-GPTQ-Int4/ --prompt "The sea is"
     subquant generate --model gemma3-270m --prompt - < story.txt
     subquant generate --model model.gguf --emit folder
     """

@@ -21,8 +21,9 @@ model_options = stacked(
         click.option(
             "--model",
             required=True,
-            metavar="FILE.gguf",
-            help="The model; gemma3-270m is the one of the extra 'gemma'.",
+            metavar="MODEL",
+            help="A .gguf file, the folder of a checkpoint of Hugging Face, or gemma3-270m of the "
+            "extra 'gemma'.",
         ),
         device_option("llvm-cpu"),
         threads_option,

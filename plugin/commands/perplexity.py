@@ -31,7 +31,7 @@ from .shared_options import json_option
 )
 @json_option("the result")
 def command(model: str, path: str, chunk: int | None, as_json: bool, **options: Any) -> None:
-    """Compute the perplexity of a text under a language model (.gguf).
+    """Compute the perplexity of a text under a language model.
 
     The text is read in chunks that begin with the model's start token. The perplexity is exp of the
     mean negative log likelihood of the tokens in the second halves, as in llama.cpp's

@@ -1,7 +1,7 @@
-"""Language models from GGUF files: programs, sessions and text generation.
+"""Language models from GGUF files and checkpoints of Hugging Face: sessions and text.
 
 >>> from subquant.models import load
->>> model = load("gemma.gguf")                             # doctest: +SKIP
+>>> model = load("gemma.gguf")  # or the folder of a checkpoint  # doctest: +SKIP
 >>> for piece in model.generate("The capital of France is", max_tokens=8):  # doctest: +SKIP
 ...     print(piece, end="", flush=True)
  Paris...

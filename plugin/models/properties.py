@@ -17,11 +17,6 @@ def architecture_of(properties: Mapping[str, Any], known: Sequence[str]) -> str:
     """Return the name of a model's architecture; UnsupportedError if it is missing, or another."""
     name = str(properties.get("general.architecture", ""))
     expected = f"expected one of: {', '.join(known)}"
-    if "hparams" in properties:
-        raise UnsupportedError(
-            "the model is a checkpoint of Hugging Face, and language models are run from GGUF "
-            "files; convert it with llama.cpp's convert_hf_to_gguf.py"
-        )
     if not name:
         raise UnsupportedError(f"the file does not say its model's architecture; {expected}")
     if name not in known:

@@ -82,10 +82,10 @@ class Rotation:
         numbers = np.arange(self.size // 2, dtype=np.float64)
         frequencies: Array = self.base ** -(numbers / (self.size // 2))
         if self.llama3 is not None:
-            turns = self.llama3.context * frequencies / (2 * math.pi)
+            rotations = self.llama3.context * frequencies / (2 * math.pi)
             low, high = self.llama3.low, self.llama3.high
-            kept = np.clip((turns - low) / (high - low), 0, 1)
-            return frequencies * (kept + self.scale * (1 - kept))
+            share = np.clip((rotations - low) / (high - low), 0, 1)
+            return frequencies * (share + self.scale * (1 - share))
         if self.yarn is None:
             return self.scale * frequencies
         low = max(math.floor(self._pair_with(self.yarn.fast)), 0)

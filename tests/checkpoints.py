@@ -1,0 +1,73 @@
+"""Tiny checkpoints of Hugging Face, which `scripts/make_huggingface_folders.py` wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from subquant.layouts import PrimitiveTensor, QuantizedTensor
+from subquant.models.configuration import Configuration
+from subquant.models.interface import Cache
+from subquant.models.source import open_model
+from subquant.models.transformer import embed, logits, run_blocks
+from subquant.weights.theta import Theta
+
+Array = np.ndarray[Any, Any]
+
+FOLDERS = Path(__file__).parent / "data" / "huggingface"
+
+
+class Expected(NamedTuple):
+    """Tokens, and transformers' logits after each of them."""
+
+    tokens: list[int]
+    logits: Array
+
+
+def expected(name: str) -> Expected:
+    """Return the logits of transformers for a checkpoint."""
+    arrays = np.load(FOLDERS / name / "expected.npz")
+    return Expected(arrays["tokens"].tolist(), arrays["logits"])
+
+
+def relative_error(actual: Array, reference: Array) -> float:
+    """The greatest difference of logits, relative to the greatest logit of each token."""
+    differences = np.abs(np.asarray(actual) - reference).max(-1) / np.abs(reference).max(-1)
+    return float(differences.max())
+
+
+def numpy_logits(folder: Path, tokens: list[int]) -> Array:
+    """Return the logits after each token by the forward pass in NumPy, with an f32 cache."""
+    source = open_model(folder)
+    c: Configuration = source.configuration
+    weights = Theta({name: _float(name, tensor) for name, tensor in source.tensors.items()})
+    zeros = np.zeros((len(tokens), c.kv_heads, c.size), np.float32)
+    x = embed(c, weights, np.array(tokens, np.int32))
+    x, _ = run_blocks(c, weights, x, np.int32(0), [Cache(zeros, zeros)] * c.blocks)
+    return np.asarray(logits(c, weights, x))
+
+
+def _float(name: str, tensor: Any) -> PrimitiveTensor:
+    is_quantized = isinstance(tensor, QuantizedTensor)
+    array = tensor.unpack().dequant(np.float32) if is_quantized else tensor.array
+    return PrimitiveTensor(np.asarray(array, np.float32), name)
+
+
+def changed_copy(
+    name: str,
+    folder: Path,
+    change: Callable[[dict[str, Any]], object],
+    file: str = "config.json",
+) -> Path:
+    """Copy a checkpoint to a folder, and change one of its JSON files."""
+    copy = folder / name
+    shutil.copytree(FOLDERS / name, copy)
+    values = json.loads((copy / file).read_text())
+    change(values)
+    (copy / file).write_text(json.dumps(values))
+    return copy

@@ -1,0 +1,251 @@
+"""Checkpoints of Hugging Face as language models: logits, tokens, errors; beside transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from checkpoints import FOLDERS, changed_copy, expected, numpy_logits, relative_error
+from subquant.cli import main
+from subquant.errors import InputError, SubquantError, UnsupportedError
+from subquant.models import load
+from subquant.models.source import open_model
+
+FLOATS = ["gemma3", "llama", "llama2", "llama_linear", "llama_yarn", "mistral", "phi3",
+          "phi3_partial", "qwen2", "qwen2_window", "qwen3", "smollm"]  # fmt: skip
+"""Checkpoints of bf16 weights."""
+WITH_TOKENIZERS = ["gemma3", "llama"]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_logits_in_numpy(name: str) -> None:
+    tokens, reference = expected(name)
+    assert relative_error(numpy_logits(FOLDERS / name, tokens), reference) < 3e-6
+
+
+@pytest.mark.parametrize("name", WITH_TOKENIZERS)
+def test_configurations_of_earlier_versions(name: str, tmp_path: Path) -> None:
+    """``rope_theta`` and ``rope_scaling`` of transformers 4 in place of ``rope_parameters``."""
+    folder = tmp_path / name
+    shutil.copytree(FOLDERS / name, folder)
+    (folder / "config.json").write_bytes((folder / "config_4x.json").read_bytes())
+    (folder / "config_4x.json").unlink()
+    assert open_model(folder).configuration == open_model(FOLDERS / name).configuration
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "phi3"])
+def test_compiled_logits(name: str) -> None:
+    """A prompt and four tokens; the cache of f16 is off by 2**-11 of its elements."""
+    tokens, reference = expected(name)
+    session = load(FOLDERS / name, activations="float", context=64).session()
+    actual = [session.prompt(tokens[:20]), *(session.next(token) for token in tokens[20:])]
+    assert relative_error(np.stack(actual), reference[19:]) < 2e-3
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+def tokens_of(name: str) -> dict[str, Any]:
+    """Return the tokens of transformers."""
+    value: dict[str, Any] = json.loads((FOLDERS / name / "tokens.json").read_text())
+    return value
+
+
+@pytest.mark.parametrize("name", WITH_TOKENIZERS)
+def test_tokens_are_those_of_transformers(name: str) -> None:
+    tokenizer = open_model(FOLDERS / name).tokenizer()
+    for case in tokens_of(name)["texts"]:
+        assert tokenizer.encode(case["text"]) == case["tokens"], case
+        assert tokenizer.encode(case["text"], start=False) == case["tokens_without_special"], case
+        assert tokenizer.decode(case["tokens"], special=True) == case["decoded"], case
+
+
+@pytest.mark.parametrize("name", WITH_TOKENIZERS)
+def test_a_stream_decodes_whole_characters(name: str) -> None:
+    tokenizer = open_model(FOLDERS / name).tokenizer()
+    for case in tokens_of(name)["texts"]:
+        stream = tokenizer.stream()
+        pieces = [stream.put(token) for token in case["tokens_without_special"]]
+        assert "\ufffd" not in "".join(pieces)
+        whole = tokenizer.decode(case["tokens_without_special"])
+        assert "".join(pieces) + stream.end() == whole, case
+
+
+@pytest.mark.parametrize("name", WITH_TOKENIZERS)
+def test_conversations_are_those_of_transformers(name: str) -> None:
+    source = open_model(FOLDERS / name)
+    chat = source.chat(source.tokenizer())
+    for conversation in tokens_of(name)["conversations"]:
+        for prompt in conversation["prompts"]:
+            answer = prompt["add_generation_prompt"]
+            assert chat.render(conversation["messages"], answer=answer) == prompt["text"]
+            assert chat.encode(conversation["messages"], answer=answer) == prompt["tokens"]
+
+
+def test_end_tokens_are_those_of_generation_config(tmp_path: Path) -> None:
+    assert open_model(FOLDERS / "llama").tokenizer().end_tokens == {1, 4}
+    folder = changed_copy(
+        "llama", tmp_path, lambda values: values.pop("eos_token_id"), "generation_config.json"
+    )
+    (folder / "config.json").write_text(
+        json.dumps({**json.loads((folder / "config.json").read_text()), "eos_token_id": 7})
+    )
+    assert open_model(folder).tokenizer().end_tokens == {7}
+
+
+def test_text_of_a_user_names_no_control_tokens() -> None:
+    tokenizer = open_model(FOLDERS / "llama").tokenizer()
+    name = tokenizer.name_of(4)
+    assert tokenizer.encode(name, start=False) == [4]
+    assert 4 not in tokenizer.encode(name, start=False, special=False)
+
+
+def test_generate_and_perplexity(tmp_path: Path) -> None:
+    folder, page = str(FOLDERS / "llama"), tmp_path / "page.txt"
+    page.write_text("The harbor is quiet. " * 12)
+    run = CliRunner().invoke(
+        main, ["generate", "--model", folder, "--chat", "--prompt", "Where is it?",
+               "--max-tokens", "4", "--temperature", "0", "--json", "--context", "128"]
+    )  # fmt: skip
+    assert run.exit_code == 0, run.output
+    assert len(json.loads(run.stdout)["tokens"]) <= 4
+    run = CliRunner().invoke(
+        main, ["perplexity", "--model", folder, "--text", str(page), "--chunk", "64"]
+    )
+    assert run.exit_code == 0, run.output
+    assert "perplexity" in run.stdout
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+WRONG_KEYS: dict[str, tuple[dict[str, Any], type[SubquantError], str]] = {
+    "another architecture": (
+        {"model_type": "bert"},
+        UnsupportedError,
+        "the model is of the 'model_type' 'bert', expected one of: llama",
+    ),
+    "a key that nothing reads": (
+        {"logit_multiplier": 2},
+        UnsupportedError,
+        "has the key 'logit_multiplier' = 2, which subquant does not use",
+    ),
+    "no heads": (
+        {"num_attention_heads": 0},
+        InputError,
+        "'num_attention_heads' is 0, expected an integer of at least 1",
+    ),
+    "heads of keys that do not divide": (
+        {"num_key_value_heads": 3},
+        InputError,
+        "'num_key_value_heads' is 3, expected a divisor of the 4 heads",
+    ),
+    "no size": (
+        {"hidden_size": None},
+        InputError,
+        "the configuration has no 'hidden_size', expected an integer of at least 1",
+    ),
+    "another activation": (
+        {"hidden_act": "relu"},
+        UnsupportedError,
+        "'hidden_act' is 'relu', which is not supported",
+    ),
+    "another vocabulary": (
+        {"vocab_size": 100},
+        InputError,
+        "'vocab_size' is 100, expected 320, the rows of embed_tokens",
+    ),
+    "another scaling": (
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+        UnsupportedError,
+        "rotary embeddings are scaled by 'dynamic', which is not supported",
+    ),
+    "two bases": (
+        {"rope_theta": 5.0},
+        InputError,
+        "which contradict each other; leave the wrong one out",
+    ),
+    "an unknown key of the rotary embeddings": (
+        {"rope_parameters": {"rope_type": "default", "strength": 3}},
+        InputError,
+        "'rope_parameters.strength' is 3, and nothing reads it",
+    ),
+    "a text for a number": (
+        {"rms_norm_eps": "1e-5"},
+        InputError,
+        "'rms_norm_eps' is '1e-5', expected a number above 0",
+    ),
+    "more blocks than tensors": (
+        {"num_hidden_layers": 10**6},
+        InputError,
+        "'num_hidden_layers' is 1000000, expected fewer than the",
+    ),
+    "another width": (
+        {"intermediate_size": 32},
+        InputError,
+        "has the shape [96, 64], expected [32, 64]",
+    ),
+    "a packing that nothing reads": (
+        {"quantization_config": {"quant_method": "magic"}},
+        UnsupportedError,
+        "'magic'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_KEYS)
+def test_wrong_configurations(case: str, tmp_path: Path) -> None:
+    change, kind, message = WRONG_KEYS[case]
+    folder = changed_copy("llama", tmp_path, lambda values: values.update(change))
+    with pytest.raises(kind) as error:
+        open_model(folder)
+    assert message in str(error.value)
+    assert str(folder) in str(error.value)
+
+
+def test_tied_models_with_another_output(tmp_path: Path) -> None:
+    folder = changed_copy("llama", tmp_path, lambda v: v.update(tie_word_embeddings=True))
+    with pytest.raises(InputError, match=r"'lm_head\.weight' is not the embedding table"):
+        open_model(folder)
+
+
+def test_archives_have_no_tokenizer(tmp_path: Path) -> None:
+    archive = tmp_path / "llama.irpa"
+    run = CliRunner().invoke(main, ["import", str(FOLDERS / "llama"), "-o", str(archive)])
+    assert run.exit_code == 0, run.output
+    source = open_model(archive)
+    assert source.configuration == open_model(FOLDERS / "llama").configuration
+    with pytest.raises(InputError, match="no tokenizer; give the folder of the checkpoint"):
+        source.tokenizer()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("tokenizer.json", "{", "is not JSON"),
+        ("tokenizer.json", "{}", "the tokenizer is not valid"),
+        ("tokenizer_config.json", '{"bos_token": 3}', "'bos_token' of tokenizer_config.json is 3"),
+        ("tokenizer_config.json", '{"bos_token": "<x>"}', "is '<x>', which is no token"),
+        ("generation_config.json", '{"eos_token_id": ["a"]}', "'eos_token_id' is"),
+    ],
+)
+def test_wrong_tokenizers(file: str, text: str, message: str, tmp_path: Path) -> None:
+    folder = tmp_path / "llama"
+    shutil.copytree(FOLDERS / "llama", folder)
+    (folder / file).write_text(text)
+    with pytest.raises(InputError) as error:
+        open_model(folder).tokenizer()
+    assert message in str(error.value)
+
+
+def test_checkpoints_without_a_tokenizer(tmp_path: Path) -> None:
+    folder = tmp_path / "llama"
+    shutil.copytree(FOLDERS / "llama", folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(UnsupportedError, match=r"has no tokenizer\.json; write one"):
+        open_model(folder).tokenizer()
