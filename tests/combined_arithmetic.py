@@ -206,10 +206,9 @@ class Arithmetic(Writer):
             f"window_reversal = array<i1: {', '.join(str(r).lower() for r in reversal)}>, "
             f"feature_group_count = {groups} : i64, batch_group_count = {batch_groups} : i64"
         )
-        dynamic = frozenset({layout.index("b")} & x.dynamic)
         return self.write(
             "stablehlo.convolution", [x, w], element, array, attributes,
-            bound=bound, dynamic=dynamic,
+            bound=bound, dynamic=frozenset({layout.index("b")} & x.dynamic),
         )  # fmt: skip
 
     # Elementwise

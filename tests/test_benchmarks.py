@@ -40,8 +40,7 @@ def test_a_case_is_measured_and_reported(workers: Any, tmp_path: Path) -> None:
     outcome = bench.report.Outcome("tiny", 1, 1.1, data.products, actual)
     assert outcome.best.name == "iree"
     assert outcome.ratio == outcome.best.times.median / outcome.ours.times.median
-    text = bench.report.table([outcome], peers)
-    assert text.splitlines()[1].split()[:2] == ["tiny", "1"]
+    assert bench.report.table([outcome], peers).splitlines()[1].split()[:2] == ["tiny", "1"]
     whole = bench.report.to_json({"CPU": "one"}, peers, [outcome])
     (case,) = json.loads(json.dumps(whole))["cases"]
     assert case["measurements"][0]["milliseconds"]["count"] >= 1

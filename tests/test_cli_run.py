@@ -19,8 +19,9 @@ NO_EXECUTABLE = "; expected the output of 'subquant compile'"
 pytestmark = pytest.mark.usefixtures("model_folder")
 
 
-def test_run_calls_main(vmfb: str) -> None:
-    result = succeed("run", vmfb, *INPUT)
+@pytest.mark.parametrize("device", [(), ("--device", "local-sync")], ids=["default", "local-sync"])
+def test_run_calls_main(vmfb: str, device: tuple[str, ...]) -> None:
+    result = succeed("run", vmfb, *device, *INPUT)
     assert (result.stdout, result.stderr) == (QUANTIZED_I8, "")
 
 
@@ -37,10 +38,6 @@ def test_unsigned_storage(vmfb: str) -> None:
     reals = ("--quantized-io", "--input", "4xf32=-5,0.5,3,1e9")
     real = succeed("run", vmfb, "--function", "back", *reals)
     assert real.stdout == "result[0]: 4xf32=-1 0 4 12\n"  # saturated, and ties to even
-
-
-def test_run_on_another_cpu_device(vmfb: str) -> None:
-    assert succeed("run", vmfb, "--device", "local-sync", *INPUT).stdout == QUANTIZED_I8
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])

@@ -56,8 +56,7 @@ def test_one_failing_model_does_not_stop_the_others() -> None:
         "wrote out/b/x.mlirbc (N bytes)",
         "3 compiled, 2 failed in N s",
     ]
-    rows = [line.split()[:2] for line in result.stdout.splitlines()]
-    assert rows == [
+    assert [line.split()[:2] for line in result.stdout.splitlines()] == [
         ["model", "status"], ["a/bad.mlir", "failed"], ["a/x.mlir", "compiled"],
         ["none.mlir", "failed"], ["sub.tflite", "compiled"], ["b/x.mlir", "compiled"],
     ]  # fmt: skip

@@ -242,8 +242,7 @@ def test_lowering_only() -> None:
 
 
 def test_a_case_is_saved_and_replayed(tmp_path: Path) -> None:
-    command = save_case(programs_cases([PROGRAMS["qcast/i8-special"]])[0], tmp_path)
-    words = command.split()
+    words = save_case(programs_cases([PROGRAMS["qcast/i8-special"]])[0], tmp_path).split()
     assert words[:2] == ["subquant", "exec"]
     assert "1 of 1 results are as expected" in succeed(*words[1:]).output
 

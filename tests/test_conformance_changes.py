@@ -43,8 +43,7 @@ def test_what_changed() -> None:
         replace(before[7], seconds=6.0, replay="another"),
         Outcome("suite/a", "add", "vulkan", "pass"),
     ]
-    actual = {" ".join(c.outcome.key): (c.kind, c.text) for c in changes_between(before, now)}
-    assert actual == {
+    assert {" ".join(c.outcome.key): (c.kind, c.text) for c in changes_between(before, now)} == {
         "suite/a llvm-cpu": ("regressed", "pass -> wrong; other bits; bad"),
         "suite/b llvm-cpu": ("improved", "wrong -> pass; no longer: expected 1 \x1b<&"),
         "suite/c llvm-cpu": ("other status", "unsupported -> error"),

@@ -122,6 +122,10 @@ def test_read_cases_run(tmp_path: Path, device: str) -> None:
     [
         ("func.func @f() { return }", r"own_qi8.mlir:1:1: error: 'func.func' op has no check"),
         ("func.func @f() { oops }", r"own_qi8.mlir:1:18: error: "),
+        pytest.param(
+            QUANTIZED_FILE.replace("%b = stablehlo.constant", "%b = stablehlo.oops"),
+            r"own_qi8.mlir:21:8: error: ", id="in a later part",
+        ),
         (
             "func.func @f() {\n  %a = stablehlo.constant dense<1> : tensor<i32>\n"
             '  "check.expect_odd_const"(%a) {value = dense<1> : tensor<i32>} : (tensor<i32>) -> ()'
@@ -129,7 +133,7 @@ def test_read_cases_run(tmp_path: Path, device: str) -> None:
             r"own_qi8.mlir:3:3: error: 'check.expect_odd_const' op is a check that is not known",
         ),
     ],
-)
+)  # fmt: skip
 def test_files_of_another_form_are_located_errors(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(Exception, match=message):
         stablehlo_cases(_checkout(tmp_path, text))
@@ -143,12 +147,6 @@ def test_a_file_that_kills_the_parser_is_an_error(tmp_path: Path) -> None:
     crash = f"{file}: error: upstream's MLIR crashed while it parsed the module (SIG"
     assert (result.stderr.count("\n"), result.stderr[: len(crash)]) == (1, crash)
     assert file.read_text() == text
-
-
-def test_places_in_later_parts_are_those_of_the_file(tmp_path: Path) -> None:
-    broken = QUANTIZED_FILE.replace("%b = stablehlo.constant", "%b = stablehlo.oops")
-    with pytest.raises(Exception, match=r"own_qi8.mlir:21:8: error: "):
-        stablehlo_cases(_checkout(tmp_path, broken))
 
 
 LLVM_FILE = """\

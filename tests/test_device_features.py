@@ -229,16 +229,11 @@ def test_a_loop_carries_quantized_values(executable: Executable, times: int) -> 
     np.testing.assert_array_equal(executable.loop(FIRST, times), stepped(FIRST, times), strict=True)
 
 
-@pytest.mark.parametrize("name", ["choose", "branch"])
-def test_branches_on_quantized_values(executable: Executable, name: str) -> None:
-    function = executable[name]
-    np.testing.assert_array_equal(function(True, FIRST, SECOND), stepped(FIRST, 1), strict=True)
-    np.testing.assert_array_equal(function(False, FIRST, SECOND), SECOND, strict=True)
-
-
-def test_select_of_quantized_values(executable: Executable) -> None:
-    np.testing.assert_array_equal(executable.select(True, FIRST, SECOND), FIRST, strict=True)
-    np.testing.assert_array_equal(executable.select(False, FIRST, SECOND), SECOND, strict=True)
+@pytest.mark.parametrize(("name", "steps"), [("choose", 1), ("branch", 1), ("select", 0)])
+def test_branches_on_quantized_values(executable: Executable, name: str, steps: int) -> None:
+    chosen = executable[name](True, FIRST, SECOND)
+    np.testing.assert_array_equal(chosen, stepped(FIRST, steps), strict=True)
+    np.testing.assert_array_equal(executable[name](False, FIRST, SECOND), SECOND, strict=True)
 
 
 def test_while_on_quantized_values(executable: Executable) -> None:
