@@ -52,10 +52,8 @@ __all__ = [
 def printable(text: str, keep: str = "") -> str:
     """Return text with control characters and other invisible characters as escapes.
 
-    Names come from files: of tensors, functions, operations, and of the files themselves.
-
-    Args:
-        keep: characters that stay, such as a line break in a text of several lines.
+    Names come from files: of tensors, functions, operations, and of the files themselves. The
+    characters in `keep` stay, such as a line break in a text of several lines.
     """
     if text.isprintable():
         return text
@@ -85,8 +83,7 @@ def near_names(name: str, known: Iterable[str]) -> list[str]:
 def expected_name(name: str, known: Iterable[str], kind: str = "one of") -> str:
     """Return advice for an unknown name: similar names, or else all known ones.
 
-    Args:
-        kind: the words before the list of all names: ``one of``.
+    The words `kind`, as ``one of``, are before the list of all names.
     """
     names = list(known)
     similar = near_names(name, names)

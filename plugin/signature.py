@@ -259,8 +259,7 @@ def parameters_to_json(
 ) -> dict[str, Any]:
     """Return quantization parameters as JSON values; scales and zero points are exact.
 
-    Args:
-        array_to_json: writes the scales, in f64, and the zero points, in i64.
+    `array_to_json` writes the scales, in f64, and the zero points, in i64.
     """
     written = array_to_json or _array_to_json
     storage = parameters.storage
@@ -281,8 +280,7 @@ def parameters_from_json(
 ) -> QuantizationParameters:
     """Return the parameters that `parameters_to_json` wrote.
 
-    Args:
-        array_from_json: reads a flat array of a dtype that `array_to_json` wrote.
+    `array_from_json` reads a flat array of a dtype that `array_to_json` wrote.
     """
     read = array_from_json or _array_from_json
     shape = tuple(_list_of(int, fields["shape"]))

@@ -84,8 +84,7 @@ class Options(Protocol):
 def option(default: Any, help: str, metavar: str | None = None, old_name: str = "") -> Any:
     """Declare a field that the command line shows.
 
-    Args:
-        metavar: the name of the value there; None for a field whose type names it.
+    `metavar` is the name of the value there; None for a field whose type names it.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, "old_name": old_name})
 

@@ -103,9 +103,8 @@ class ReadRecord:
     ) -> TrackedItems[Item]:
         """Return a mapping whose lookups are recorded.
 
-        Args:
-            kind: the file format's noun for one item: ``tensor``, ``attribute``.
-            irrelevant: items that need not be looked up.
+        `kind` is the file format's noun for one item: ``tensor``, ``attribute``. The `irrelevant`
+        items need not be looked up.
         """
         tracked = TrackedItems(items)
         self._tracked.append((kind, tracked, irrelevant))

@@ -197,11 +197,8 @@ def plain_table(
 ) -> Iterator[str]:
     """Yield the lines of a table for a file, without a limit of their length.
 
-    Rich needs 0.6 ms for a row, which it may have to wrap.
-
-    Args:
-        right: the columns that are right-aligned.
-        rule: the character of the line below the titles.
+    Rich needs 0.6 ms for a row, which it may have to wrap. Columns in `right` are right-aligned;
+    `rule` is the character of the line below the titles.
     """
     from rich.cells import cell_len
 

@@ -71,11 +71,9 @@ def axis_grid(
     rank: int,
     axes: Mapping[int, int] | None = None,
 ) -> Array:
-    """Numbers of the scales' shape, in the form of `scale_grid`.
+    """Numbers of the scales' shape, in the form of `scale_grid`, for a tensor of a rank.
 
-    Args:
-        rank: of the tensor that the grid is for.
-        axes: the axis of that tensor for each axis of the quantized tensor; by default the same.
+    `axes` has its axis for each axis of the quantized tensor; by default the same.
     """
     if not parameters.axes:
         return numbers.reshape(())

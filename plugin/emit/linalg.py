@@ -184,11 +184,9 @@ def extract(tensor: Value, indices: Sequence[Value]) -> Value:
 
 
 def expand(tensor: Value, groups: Sequence[Sequence[int]], extents: Sequence[Extent]) -> Value:
-    """Split axes.
+    """Split axes of a tensor into axes of the result, whose extents are ints or indices.
 
-    Args:
-        groups: for each of its axes the axes of the result that it becomes, in order.
-        extents: of the result: ints, or values of type ``index``.
+    `groups` has for each axis of the tensor the axes of the result that it becomes, in order.
     """
     if len(groups) == len(extents):
         return tensor
@@ -273,9 +271,7 @@ def generic(
 ) -> Value:
     """Create a ``linalg.generic`` with one output, and return its result.
 
-    Args:
-        output: the initial value of the output.
-        maps: the indexing maps of the inputs and the output.
+    It starts from the value of `output`; `maps` index the inputs and the output.
     """
     loops = ["parallel"] * maps[-1].n_dims if iterators is None else list(iterators)
     kinds = {kind: ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in set(loops)}

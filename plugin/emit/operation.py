@@ -151,11 +151,9 @@ def like(
     name: str | None = None,
     take_bodies: bool = False,
 ) -> Operation:
-    """Create a copy of an operation with some properties replaced.
+    """Create a copy of an operation with some properties replaced; None keeps those of `op`.
 
-    Args:
-        operands, results, name: replacements; None copies those of `op`.
-        take_bodies: move the blocks of `op`'s regions into the new operation.
+    With `take_bodies` the blocks of `op`'s regions are moved into the new operation.
     """
     created = create(
         op.name if name is None else name,

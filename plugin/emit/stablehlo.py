@@ -55,11 +55,9 @@ def convert(operand: Value, element: ir.Type) -> Value:
 
 
 def compare(direction: str, kind: str, left: Value, right: Value, result: ir.Type) -> Value:
-    """Compare elements.
+    """Compare elements of the kind ``SIGNED``, ``UNSIGNED`` or ``FLOAT``.
 
-    Args:
-        direction: ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``.
-        kind: ``SIGNED``, ``UNSIGNED`` or ``FLOAT``.
+    The direction is ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``.
     """
     attributes = {
         "comparison_direction": parse_attribute(f"#stablehlo<comparison_direction {direction}>"),

@@ -18,11 +18,7 @@ def dequantize(
     zero_points: Value | None = None,
     offsets: Value | None = None,
 ) -> Value:
-    """Reals of storage values.
-
-    Args:
-        scales, zero_points, offsets: one for each block; the last two may be None.
-    """
+    """Reals of storage values, with scales, zero points and offsets (or None) of each block."""
     operands = [storage, scales, zero_points, offsets]
     return value(
         "subquant.dequantize",
@@ -74,8 +70,7 @@ def block_contraction(
 ) -> Value:
     """Sums of products with a weight in blocks; see `subquant.dialects.block_contraction`.
 
-    Args:
-        storage: the tensor, or the planes of `plane_bits`.
+    `storage` is the tensor, or the planes of `plane_bits`.
     """
     low, *high = storage
     operands: list[Value | None] = [

@@ -32,11 +32,9 @@ class Template:
         constants: Iterable[ir.Attribute] = (),
         type_: ir.Type | None = None,
     ) -> Template:
-        """Copy the operations to the insertion point.
+        """Copy the operations to the insertion point; the result has `type_`, or the same type.
 
-        Args:
-            constants: replacements for the values of the first ``arith.constant`` operations.
-            type_: the type of the result; None for the same.
+        `constants` replace the values of the first ``arith.constant`` operations.
         """
         location, advance = ir.Location.current, ir.WalkResult.ADVANCE
 

@@ -217,8 +217,7 @@ def scatter(
 def beside(value: AnyArray, array: AnyArray, element: ElementType | None = None) -> AnyArray:
     """Return an array as a constant of the program of `value`, or the array if `value` is one.
 
-    Args:
-        element: the element type in a program; by default the dtype's.
+    In a program it has the type `element`, by default that of the dtype.
     """
     return array
 

@@ -43,9 +43,7 @@ def round_activations(
 ) -> Array:
     """Round activations to integers from -127 to 127 times the scale of their block.
 
-    Args:
-        blocks: the block size along each axis, which divides it; None for the whole axis.
-        dtype: the type of the arithmetic.
+    Block sizes divide the axes, None is a whole axis; `dtype` is that of the arithmetic.
     """
     values = np.asarray(activations, dtype)
     sizes = [size or extent for size, extent in zip(blocks, values.shape, strict=True)]

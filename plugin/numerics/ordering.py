@@ -37,14 +37,9 @@ def reduce_rows(rows: AnyArray, function: str) -> AnyArray:
 
 
 def greatest_first(keys: AnyArray, count: int) -> AnyArray:
-    """The positions of the greatest along the last axis, the first of equal ones first.
+    """The int32 positions of the `count` (1 or more) greatest keys along the last axis.
 
-    Args:
-        keys: int32, int64 or floats without NaN, of two axes.
-        count: how many, at least one.
-
-    Returns:
-        int32, the shape of `keys` with `count` elements along the last axis.
+    Keys are int32, int64 or floats without NaN, of two axes; the first of equal ones comes first.
     """
     extent = keys.shape[1]
     indices = np.arange(extent, dtype=np.int32)

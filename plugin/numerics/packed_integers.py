@@ -39,11 +39,9 @@ def pack_bits(values: Array, bits: int) -> Array:
 
 
 def pack_planes(values: Array, bits: Sequence[int]) -> list[Array]:
-    """The planes (uint8) of integers of which only the lowest ``sum(bits)`` bits count.
+    """The planes (uint8) of 8-bit integers of which only the lowest ``sum(bits)`` bits count.
 
-    Args:
-        values: integers of 8 bits, whose last axis has a multiple of ``8 / min(bits)``.
-        bits: the bits of an integer in each plane.
+    An integer has `bits` in each plane; the last axis has a multiple of ``8 / min(bits)``.
     """
     rest, planes = values.view(np.uint8), []
     for count in bits:
@@ -53,11 +51,9 @@ def pack_planes(values: Array, bits: Sequence[int]) -> list[Array]:
 
 
 def wrapped(array: Array, bits: int) -> Array:
-    """Integers modulo ``2**bits``, as signed integers.
+    """Integers modulo ``2**bits`` (64 bits at most), as signed integers.
 
-    Args:
-        array: int64, or int8, which stays int8 for 8 bits and less.
-        bits: the width of the type, 64 at most.
+    The array is int64, or int8, which stays int8 for 8 bits and less.
     """
     if array.dtype == np.int8 and bits > I8.bits:
         array = array.astype(np.int64)

@@ -95,12 +95,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Rounded:
-    """Rounded sum before saturation.
-
-    Args:
-        value: integers.
-        bound: their greatest magnitude, if it is known.
-    """
+    """Rounded sum before saturation: integers, and their greatest magnitude if it is known."""
 
     value: AnyArray
     bound: int | None = None

@@ -10,12 +10,7 @@ from ..numerics.element_types import AnyArray, DType
 
 
 def is_affine(layout: object, axis: int | None) -> bool:
-    """True for a tensor-scaled layout of integers with one scale, or scales along one axis.
-
-    Args:
-        layout: anything.
-        axis: along which scales may differ; None for one scale only.
-    """
+    """True for a tensor-scaled layout of integers of one scale, or with scales along `axis`."""
     if not isinstance(layout, TensorScaledLayout):
         return False
     storage = np.dtype(layout.planes["qs"].dtype)

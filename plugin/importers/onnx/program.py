@@ -37,12 +37,9 @@ def write_module(
     options: ImportOptions = AS_IN_FILE,
     on_remark: Callable[[Remark], None] | None = None,
 ) -> ir.Module:
-    """Write a module with a function ``main``.
+    """Write a module with a function ``main``; the model decides semantics and activations.
 
-    Args:
-        context: a context of `subquant.dialects.create_context`.
-        options: the import options; the model decides semantics and activations.
-        on_remark: see `Graph`.
+    The context is one of `subquant.dialects.create_context`; for `on_remark` see `Graph`.
 
     Raises:
         UnsupportedError, InputError: at a node.

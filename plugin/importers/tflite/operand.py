@@ -37,12 +37,10 @@ class ComplexValue:
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """An input of an operator.
+    """An input of an operator, and its tensor as the file describes it.
 
-    Args:
-        tensor: the tensor as the file describes it.
-        value: its elements; the storage of a quantized tensor.
-        variable: the name of the variable that the tensor is, or None.
+    `value` has its elements, or the storage of a quantized tensor; `variable` is the name of the
+    variable that the tensor is, or None.
     """
 
     tensor: Tensor

@@ -60,12 +60,9 @@ class LowerAttention(ModulePass):
 
 @dataclass(frozen=True)
 class _Lowering:
-    """Lowering of one operation.
+    """Lowering of one operation, for `count` queries.
 
-    Attributes:
-        attention: the operation.
-        count: the number of queries.
-        position: the position of the first query, clamped to the context.
+    `position` is the position of the first query, clamped to the context.
     """
 
     attention: Attention

@@ -87,12 +87,10 @@ def _in_order_of_result(contraction: BlockContraction) -> BlockContraction:
 
 @dataclass(frozen=True)
 class _Operand:
-    """Operand of the loop nest.
+    """Operand of the loop nest: a tensor with an axis for each loop, or for a window.
 
-    Attributes:
-        tensor: a tensor with an axis for each loop, or for a window.
-        indices: the affine expression of each axis.
-        extents: the sizes of the axes: ints, or values of type ``index``.
+    `indices` has the affine expression of each axis, `extents` its size: an int, or a value of type
+    ``index``.
     """
 
     tensor: Value

@@ -99,11 +99,8 @@ class PackNarrowStorage(ModulePass):
 class _Packed:
     """A tensor type of narrow integers, and the type of its packed bytes.
 
-    Attributes:
-        type: the tensor type.
-        element: its integer type, or its storage type if it is quantized.
-        bits: bits of an integer in each plane.
-        bytes: the type of the bytes.
+    `element` is its integer type, or its storage type if it is quantized; an integer has `bits`
+    bits in each plane.
     """
 
     type: ir.RankedTensorType

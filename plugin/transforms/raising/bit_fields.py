@@ -35,12 +35,9 @@ _PACKED = (2, 4, 8)
 
 @dataclass(frozen=True)
 class Shifts:
-    """Shift counts of the elements of a tensor: ``first`` plus a sum of strides.
+    """Shift counts of the elements of a tensor: ``first`` plus a sum of the strides of a view.
 
-    Attributes:
-        view: the strides along each axis.
-        first: the count of the first element.
-        low, high: the least and the greatest count.
+    The first element has the count `first`, all have counts from `low` to `high`.
     """
 
     view: View

@@ -48,12 +48,9 @@ class RescalePlan:
 
 @dataclass(frozen=True)
 class RescalePlanner:
-    """The planning of one operation.
+    """The planning of the operation `name`, with multipliers of `bits` bits.
 
-    Args:
-        name: the operation.
-        bits: bits of multipliers.
-        rounding_error: the greatest error of a rescale's rounding, in steps.
+    `rounding_error` is the greatest error of a rescale's rounding, in steps.
     """
 
     name: str

@@ -187,14 +187,10 @@ class ScaledTerm:
 
 @dataclass(frozen=True, eq=False)
 class ScaledSum:
-    """A sum of scaled integers, clamped to bounds.
+    """A sum of scaled integers, clamped to the f32 bounds `low` and `high`.
 
-    Rounding is monotone, so the bounds are rounded separately from the sum.
-
-    Args:
-        terms: the scaled integers.
-        dtype: the expressed dtype.
-        low, high: the f32 bounds that the sum is clamped to.
+    Rounding is monotone, so the bounds are rounded separately from the sum. `dtype` is the
+    expressed dtype.
     """
 
     terms: tuple[ScaledTerm, ...]

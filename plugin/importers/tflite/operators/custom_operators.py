@@ -169,12 +169,9 @@ def _decoded_boxes(call: Call, options: CustomOptions) -> AnyArray:
 
 @dataclass(frozen=True, eq=False)
 class _Detections:
-    """Detection by non-maximum suppression.
+    """Detection by non-maximum suppression of boxes, corners ``[boxes, 4]``.
 
-    Args:
-        boxes: corners ``[boxes, 4]``.
-        scores: ``[boxes, classes]``.
-        max_overlap: the greatest intersection over union.
+    Scores are ``[boxes, classes]``; `max_overlap` is the greatest intersection over union.
     """
 
     boxes: AnyArray

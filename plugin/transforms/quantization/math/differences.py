@@ -95,13 +95,9 @@ def _without_pad(op: Operation, operand: Value) -> tuple[Value, int, dict[str, i
 
 @dataclass(frozen=True)
 class _Difference:
-    """8-bit integers with a zero point to subtract.
+    """8-bit integers, a value or a constant, with a zero point to subtract.
 
-    Attributes:
-        stored: the integers: a value, or a constant.
-        zero: the zero point.
-        signed: True if the integers are read as signed.
-        shape: the shape of a reshaped difference.
+    They are read as signed or unsigned; `shape` is the shape of a reshaped difference.
     """
 
     stored: Value | ir.DenseElementsAttr
