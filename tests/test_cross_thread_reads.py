@@ -18,6 +18,7 @@ import subquant
 from bare_iree import FIXED, compile_bare, compile_without_barriers, without_barriers
 from block_programs import tensor
 from devices import ON_VULKAN, run
+from programs import one_operation
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
@@ -191,15 +192,9 @@ func.func @main(%x: tensor<4x?xf32>) -> tensor<4x?xf32> {
 }
 """
 
-UNSIGNED = """
-!q = !quant.uniform<u8:f32, 1.0>
-!o = !quant.uniform<i32:f32, 1.0>
-func.func @main(%a: tensor<1x64x!q>, %w: tensor<64x2x!q>) -> tensor<1x2x!o> {
-  %0 = stablehlo.dot_general %a, %w, contracting_dims = [1] x [0]
-      : (tensor<1x64x!q>, tensor<64x2x!q>) -> tensor<1x2x!o>
-  return %0 : tensor<1x2x!o>
-}
-"""
+UNSIGNED = "!q = !quant.uniform<u8:f32, 1.0>\n!o = !quant.uniform<i32:f32, 1.0>" + one_operation(
+    "stablehlo.dot_general %0, %1, contracting_dims = [1] x [0]", ["1x64x!q", "64x2x!q"], "1x2x!o"
+)
 
 
 def square(x: np.ndarray) -> np.ndarray:
