@@ -1,11 +1,13 @@
-"""Processes of the tests of child processes: which ones live, and waits for them."""
+"""Other processes of tests: scripts, child processes that live, and waits for them."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from subquant.compiler import mlir_client
 
@@ -17,6 +19,14 @@ def opt(text: str, passes: str | None = None, **options: object) -> str:
     result = mlir_client.optimize(text.encode(), "x.mlir", passes, **options)  # type: ignore[arg-type]
     assert result.text is not None
     return result.text
+
+
+def run_python(script: str, *arguments: object, **options: Any) -> str:
+    """Run a script in another process, which must succeed, and return its output."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def is_alive(pid: int) -> bool:

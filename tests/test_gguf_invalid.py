@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -37,6 +36,7 @@ from gguf_files import (
     without_vocabulary,
     write_sample,
 )
+from processes import run_python
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats.gguf import read_gguf
 from subquant.layouts import InferenceTensor
@@ -278,9 +278,7 @@ def test_a_file_of_the_most_words(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.write(array_property(8, 2**22))
         file.truncate(file.tell() + 8 * 2**22)
-    command = [sys.executable, "-c", _MEMORY, str(path)]
-    result = subprocess.run(command, capture_output=True, check=True)
-    count, kilobytes = map(int, result.stdout.split())
+    count, kilobytes = map(int, run_python(_MEMORY, path).split())
     assert count == 2**22
     assert kilobytes < 120_000
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from processes import run_python
 
 PLUGIN = Path(__file__).parent.parent / "plugin"
 MODULES = {
@@ -134,18 +134,13 @@ def test_commands_leave_mlir_and_numpy_to_their_child_process(modules: str) -> N
     names = ", ".join(f"subquant.{module}" for module in modules.split(", "))
     code = f"import sys, subquant.cli, {names}\n"
     code += "print(*sorted({'numpy', 'torch_mlir', 'iree.compiler', 'rich'} & set(sys.modules)))"
-    assert output_of(code) == "\n"
-
-
-def output_of(code: str) -> str:
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert run_python(code) == "\n"
 
 
 def test_the_package_alone_imports_nothing() -> None:
     """``python -m subquant`` imports it before there is anybody to take Ctrl-C."""
     code = "import sys, subquant; print([n for n in sys.modules if n.startswith('subquant.')])"
-    assert output_of(code) == "[]\n"
+    assert run_python(code) == "[]\n"
 
 
 CHILD = """
@@ -162,9 +157,9 @@ print(*sorted(costly & set(sys.modules)))
 
 def test_a_child_imports_what_most_calls_need() -> None:
     """The bindings would import their classes of operations with the first of a dialect."""
-    assert output_of(CHILD) == "\n"
+    assert run_python(CHILD) == "\n"
     code = CHILD.replace("import subquant.compiler.mlir_child", "")
-    assert output_of(code) == "torch_mlir.dialects.func\n"
+    assert run_python(code) == "torch_mlir.dialects.func\n"
 
 
 COMPILER = """
@@ -181,4 +176,4 @@ print(*sorted(costly & set(sys.modules)))
 
 def test_the_compiler_imports_what_it_needs() -> None:
     """Every compilation for a CPU starts a process that does."""
-    assert output_of(COMPILER) == "\n"
+    assert run_python(COMPILER) == "\n"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import struct
-import subprocess
-import sys
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ from irpa_archives import (
     read,
     splat_entry,
 )
+from processes import run_python
 from subquant.commands.tables import render_weights
 from subquant.core.strict_json import parse_json
 from subquant.errors import InputError, SubquantError, UnsupportedError
@@ -289,6 +288,4 @@ def test_what_we_open_iree_reads_alike(tmp_path: Path) -> None:
             accumulators = zlib.crc32(data), zlib.crc32(entry.metadata)
             expected.append(f"{path} {name!a} {entry.length} {accumulators[0]} {accumulators[1]}")
     assert len(paths) > 100
-    command = [sys.executable, "-c", READ_BY_IREE, *paths]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines() == expected
+    assert run_python(READ_BY_IREE, *paths).splitlines() == expected

@@ -18,6 +18,7 @@ from devices import compile_for
 from ggml_blocks import COMPUTED, moderate_blocks
 from gguf_models import write_file
 from instruction_sets import AUTO, HERE, case_of
+from processes import run_python
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -418,18 +419,12 @@ func.func @main(%x: tensor<1x{depth}xf32>) -> tensor<1x{columns}xf32> {{
     with create_archive(tmp_path / "plain.irpa") as writer:
         writer.add_tensor("q", np.ones((columns, depth), np.int8))
 
-    def resident(file: str) -> tuple[int, int]:
-        command = [sys.executable, "-c", _MEMORY, file]
-        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        anonymous, of_files = json.loads(run.stdout)
-        return anonymous, of_files
-
     size = columns * depth
     data, archive, _ = compiled(text, tmp_path / "plain.irpa", tmp_path, activations="int8")
     (tmp_path / "x.vmfb").write_bytes(data)
-    anonymous, of_files = resident(archive.name)
+    anonymous, of_files = json.loads(run_python(_MEMORY, archive.name, cwd=tmp_path))
     assert of_files > size
     assert anonymous < size // 2
     (tmp_path / "x.vmfb").write_bytes(compile_to_bytes(text, CompileOptions(activations="int8")))
-    anonymous, _ = resident("plain.irpa")
+    anonymous, _ = json.loads(run_python(_MEMORY, "plain.irpa", cwd=tmp_path))
     assert anonymous > size  # the program packs into memory of its own

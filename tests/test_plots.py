@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from matplotlib.axes import Axes
 
 from command_line import fail, succeed
 from inspected import PER_AXIS, PER_TENSOR, SUB_CHANNEL, argument, grid_argument, inspect, show
+from processes import run_python
 from subquant.commands import plots
 from subquant.commands.plots import errors_figure, render_errors, write_plot
 from subquant.commands.scale_plots import render_scales, scales_figure
@@ -355,8 +355,7 @@ def test_matplotlib_is_imported_only_for_a_file() -> None:
         "rich.console.Console().print(p.render_errors([LayerError('a', (2,), 4., .1, .1)]))\n"
         "assert 'matplotlib' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python(code)
 
 
 def test_the_command_writes_the_plot(tmp_path: Path) -> None:

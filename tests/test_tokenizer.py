@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from processes import run_python
 from subquant.errors import EnvironmentProblem, InputError, SubquantError, UnsupportedError
 from subquant.formats.gguf import read_gguf
 from subquant.models.tokenizer import Tokenizer
@@ -209,14 +209,8 @@ print(anonymous() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
 def test_memory_of_a_tokenizer_that_rests_is_not_written_by_others() -> None:
     """24 MiB of zeros take 7 to 10 MB of pages, not SentencePiece's former memory."""
-    shown = subprocess.run(
-        [sys.executable, "-c", AFTER_REST],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
-    )
-    assert int(shown.stdout) < 14_000
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    assert int(run_python(AFTER_REST, env=environment)) < 14_000
 
 
 # -- vocabularies that are wrong -------------------------------------------------------------------
@@ -341,8 +335,6 @@ def test_gemmas_tokens_are_those_of_llama_cpp(gemma: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
 def test_gemmas_vocabulary_takes_little_memory(gemma: Path) -> None:
     """262,144 pieces: 130 MB with Python, NumPy, and the properties; 55 MB when it rests."""
-    command = [sys.executable, "-c", MEASURE, str(gemma)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    most, resting = map(int, shown.stdout.split())
+    most, resting = map(int, run_python(MEASURE, gemma).split())
     assert most < 160_000
     assert resting < 70_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from processes import run_python
 from programs import one_operation
 from subquant.compiler import iree_driver
 from subquant.compiler.compilation import compile_to_bytes
@@ -391,9 +391,7 @@ def test_the_end_of_python(tmp_path: Path, program: bytes) -> None:
         "threading.Thread(target=calls, daemon=True).start()\n"
         "print(f.threads, f.main(x, w).shape)\n"
     )
-    command = [sys.executable, "-c", script, str(path)]
-    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert (result.returncode, result.stdout) == (0, "3 (4, 64, 256)\n"), result.stderr
+    assert run_python(script, path, timeout=60) == "3 (4, 64, 256)\n"
 
 
 def test_the_pool_of_a_device(program: bytes) -> None:
