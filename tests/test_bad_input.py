@@ -54,9 +54,6 @@ def problem(read: Callable[[], object], expected: type[SubquantError] = InputErr
     return ""
 
 
-# -- arrays in files ------------------------------------------------------------------------------
-
-
 def npy(header: bytes, data: bytes = b"abcd") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
 
@@ -98,8 +95,6 @@ def test_npy_headers_that_are_mutated(noise: bytes, position: int) -> None:
     assert "\n" not in problem(lambda: read_npy("x.npy"))
 
 
-# -- literals -------------------------------------------------------------------------------------
-
 DIGITS = "9" * 5000
 SHORT = "'" + "9" * 80 + "...'"
 
@@ -140,8 +135,6 @@ def test_numbers_of_thousands_of_digits_elsewhere() -> None:
         parse_option(Count, "count", DIGITS)
     assert parse_option(Count, "count", "-12") == -12
 
-
-# -- arguments ------------------------------------------------------------------------------------
 
 MASKED = np.ma.masked_array([1, 2], [False, True])
 NO_MASKS = "is a masked array, and programs know no masks; fill it: x.filled(0)"
@@ -244,9 +237,6 @@ def test_an_archive_of_a_value_that_stands_for_more_than_the_memory() -> None:
     assert Path("y.irpa").stat().st_size == Path("x.irpa").stat().st_size
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "most"), [("random", MOST_RANDOM), ("jobs", MOST_JOBS)])
 def test_numbers_that_are_huge(name: str, most: int) -> None:
     for number in (most + 1, 10**20):
@@ -284,8 +274,6 @@ def test_tolerances_that_are_none(option: str, value: str) -> None:
     message = f"error: {option} must be 0 or more, got {float(value)}"
     assert refusal(2, "exec", "x.mlir", option, value) == message
 
-
-# -- signatures of executables --------------------------------------------------------------------
 
 PROGRAM = """!q = !quant.uniform<i8:f32:{1:4}, {{0.5:1, 2.0:-3}}>
 func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8x!q> {
@@ -373,8 +361,6 @@ def test_signatures_that_are_none(text: str) -> None:
     with pytest.raises(InputError, match="signature"):
         Signature.from_json(text)
 
-
-# -- names ----------------------------------------------------------------------------------------
 
 NAMED = """func.func @"f\\1B[2J[/x]"(%x: tensor<2x!quant.uniform<i8:f32, 0.5>>)
     -> tensor<2x!quant.uniform<i8:f32, 0.5>> {
