@@ -106,6 +106,8 @@ def test_a_prompt_from_standard_input(model: Path, tokenizer: Tokenizer) -> None
     assert inputs["end"] == "max tokens"
     assert inputs["prompt_tokens_per_second"] > 0
     assert inputs["peak_memory_bytes"] > 2**24
+    assert inputs["kv_cache"] == "f16"
+    assert inputs["cache_bytes_per_token"] == load(model, activations="float").cache_bytes_per_token
     stream = tokenizer.stream()
     assert inputs["text"] == "".join(map(stream.put, inputs["tokens"])) + stream.end()
 

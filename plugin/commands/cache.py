@@ -181,6 +181,8 @@ def _cells(entry: Mapping[str, Any]) -> list[str]:
     options = dict(entry.get("options", {}))
     if "context" in entry:
         options["context"] = entry["context"]
+    if "kv_cache" in entry:
+        options["kv_cache"] = entry["kv_cache"]
     return [
         entry["kind"],
         printable(str(entry.get("name", ""))),

@@ -20,6 +20,7 @@ from .shared_options import json_option, options_of, pop_values
 
 if TYPE_CHECKING:
     from ..models.generation import Generation
+    from ..models.loading import Model
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters of terminals, without line breaks and tabs."""
@@ -77,7 +78,7 @@ def command(
     sampling = Sampling(**pop_values(Sampling, options))
     if emit is not None:
         _check_emit_options()
-        _emit(model, emit, options["context"])
+        _emit(model, emit, context=options["context"], kv_cache=options["kv_cache"])
         return
     if prompt is None:
         raise UsageError("there is no prompt; add --prompt TEXT, or --prompt - for standard input")
@@ -102,7 +103,7 @@ def command(
         generation.close()
     output = "".join(pieces)
     if as_json:
-        click.echo(json.dumps(_to_json(model, output, generation)))
+        click.echo(json.dumps(_to_json(model, loaded, output, generation)))
     elif not output.endswith("\n"):
         click.echo()
     if not as_json:
@@ -111,7 +112,7 @@ def command(
         click.get_current_context().exit(1)
 
 
-_EMIT_OPTIONS = {"model", "emit", "context"}
+_EMIT_OPTIONS = {"model", "emit", "context", "kv_cache"}
 _COMPILE_AND_RUN_OPTIONS = {
     "activations": "it is an option of subquant compile",
     "device": "it is an option of subquant run, and --target one of subquant compile",
@@ -130,7 +131,7 @@ def _check_emit_options() -> None:
         raise UsageError(f"--emit does not take {each.opts[0]}: {reason}; remove {each.opts[0]}")
 
 
-def _emit(model: str, emit: str, context: int | None) -> None:
+def _emit(model: str, emit: str, **options: Any) -> None:
     from ..models import emit as emit_model
 
     folder = Path(emit)
@@ -139,7 +140,7 @@ def _emit(model: str, emit: str, context: int | None) -> None:
     module, archive = folder / "model.mlir", folder / "model.irpa"
     with show_progress(model) as progress:
         path = find_model(model, progress)
-        emit_model(path, module, archive, context=context, progress=progress)
+        emit_model(path, module, archive, progress=progress, **options)
     for file in (module, archive):
         say(f"wrote {file} ({file.stat().st_size:,} bytes)", err=True)
 
@@ -171,7 +172,7 @@ def _summary(generation: Generation) -> str:
     )
 
 
-def _to_json(model: str, text: str, generation: Generation) -> dict[str, Any]:
+def _to_json(model: str, loaded: Model, text: str, generation: Generation) -> dict[str, Any]:
     from ..models.memory import peak_memory
 
     statistics = generation.statistics
@@ -186,4 +187,6 @@ def _to_json(model: str, text: str, generation: Generation) -> dict[str, Any]:
         "seconds": statistics.seconds,
         "tokens_per_second": statistics.rate,
         "peak_memory_bytes": peak_memory(),
+        "kv_cache": loaded.kv_cache,
+        "cache_bytes_per_token": loaded.cache_bytes_per_token,
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from ..core.option_fields import Activations
+from ..core.option_fields import Activations, KvCache
 from ..errors import InputError
 from ..isolation.command import exit_on_signals
 from .console import read_model, shown_name
@@ -39,6 +39,13 @@ model_options = stacked(
             default="int8",
             show_default=True,
             help="Activations of products with block-quantized weights.",
+        ),
+        click.option(
+            "--kv-cache",
+            type=click.Choice(get_args(KvCache)),
+            default="f16",
+            show_default=True,
+            help="Storage of keys and values in the cache of earlier tokens.",
         ),
     ]
 )

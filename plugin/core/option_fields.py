@@ -23,6 +23,9 @@ Activations = Literal["float", "int8"]
 reduction.
 """
 
+KvCache = Literal["f32", "f16"]
+"""Storage of the keys and values of a language model's key-value cache."""
+
 KernelChoice = Literal[
     "auto",
     "none",

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..core.option_fields import KvCache
+from ..numerics.cache_formats import CacheFormat
 from ..numerics.element_types import AnyArray
 from .configuration import Configuration
 
@@ -20,37 +22,48 @@ MOST_CONTEXT = 1 << 30
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes that are chosen when a program is written.
+    """The sizes, and the storage of caches, that are chosen when a program is written.
 
     Attributes:
         context: the maximum number of tokens in the caches.
         pieces: batch sizes of prompt evaluation, descending.
+        kv_cache: the storage of keys and values.
     """
 
     context: int
     pieces: tuple[int, ...] = (128, 16)
+    kv_cache: KvCache = "f16"
 
     @classmethod
-    def of_context(cls, context: int) -> Shape:
+    def of_context(cls, context: int, kv_cache: KvCache = "f16") -> Shape:
         """Return the default batch sizes, without those that no prompt fills by half."""
         longest, *shorter = cls.pieces
-        return cls(context, (longest, *shorter) if longest < 2 * context else tuple(shorter))
+        pieces = (longest, *shorter) if longest < 2 * context else tuple(shorter)
+        return cls(context, pieces, kv_cache)
 
     @property
     def rows(self) -> int:
         """Rows of a cache: the context, and padding of a prompt's last batch."""
         return self.context + self.pieces[0]
 
+    @property
+    def cache_format(self) -> CacheFormat:
+        """The storage of keys and values."""
+        return CacheFormat.named(self.kv_cache)
+
 
 class Cache(NamedTuple):
-    """Key-value cache of a block, ``[context, kv_heads, size]`` each."""
+    """Key-value cache of a block, rows of ``[context, kv_heads]`` in a `CacheFormat` each."""
 
     keys: AnyArray
     values: AnyArray
 
 
-def empty_caches(configuration: Configuration, context: int) -> list[Cache]:
+def empty_caches(
+    configuration: Configuration, context: int, kv_cache: KvCache = "f16"
+) -> list[Cache]:
     """Return the caches of all blocks before the first token: NumPy broadcasts of one zero."""
-    c = configuration
-    zeros = np.broadcast_to(np.float16(0), (context, c.kv_heads, c.size))
+    c, storage = configuration, CacheFormat.named(kv_cache)
+    zero = storage.element.dtype.type(0)
+    zeros = np.broadcast_to(zero, (context, c.kv_heads, storage.row_length(c.size)))
     return [Cache(zeros, zeros)] * c.blocks

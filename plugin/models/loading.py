@@ -19,9 +19,10 @@ from ..compiler.compile_options import CompileOptions
 from ..compiler.keys import Key, key_of_source
 from ..compiler.store_files import PinnedBlob
 from ..core.files import write_atomically
-from ..core.option_fields import Activations
+from ..core.option_fields import Activations, KvCache
 from ..errors import InputError, Place, SubquantError, UsageError
 from ..isolation.client import ChildEnded, call
+from ..numerics.cache_formats import CacheFormat
 from ..numerics.element_types import Array
 from ..runtime import Device, Executable
 from .chat import ChatTemplate, Message
@@ -57,6 +58,17 @@ class Model:
     def context(self) -> int:
         """The maximum number of tokens of a session."""
         return self._shape.context
+
+    @property
+    def kv_cache(self) -> KvCache:
+        """The storage of keys and values in a session's cache."""
+        return self._shape.kv_cache
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """The memory that a token takes in a session's cache: its keys and values of all blocks."""
+        c = self.configuration
+        return 2 * c.blocks * c.kv_heads * self._shape.cache_format.row_bytes(c.size)
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -138,6 +150,7 @@ def load(
     threads: int | None = None,
     context: int | None = None,
     activations: Activations = "int8",
+    kv_cache: KvCache = "f16",
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     check: Callable[[Model], object] | None = None,
@@ -150,6 +163,7 @@ def load(
         context: the maximum number of tokens of a session; by default the model's, at most
             `DEFAULT_CONTEXT`.
         activations: the type of activations in blockwise GEMMs; ``int8`` is the fastest.
+        kv_cache: the storage of keys and values in the cache of a session.
         cache: the folder of the cache; by default `subquant.compiler.cache.default_cache`.
         check: called with the model before it is compiled, when it has a tokenizer and no sessions;
             its exceptions end the call.
@@ -163,7 +177,7 @@ def load(
     where = Device.of(device, threads)
     folder = Path(cache) if cache is not None else default_cache()
     source = open_model(path)
-    shape = _shape(source.configuration, context)
+    shape = _shape(source.configuration, context, kv_cache)
     model = Model(source, shape)
     if check is not None:
         check(model)
@@ -212,6 +226,7 @@ def _compile(
 
     about = description("language model", os.fspath(path), options)
     about["context"] = shape.context
+    about["kv_cache"] = shape.kv_cache
     try:
         with cache.temporary() as archive:
             executable = compile_to_bytes(
@@ -235,6 +250,7 @@ def emit(
     archive: str | os.PathLike[str],
     *,
     context: int | None = None,
+    kv_cache: KvCache = "f16",
     progress: Progress | None = None,
 ) -> None:
     """Write a model as an ``.mlir`` program and its ``.irpa`` parameters, of the scope ``model``.
@@ -243,7 +259,7 @@ def emit(
         SubquantError: as `load`.
     """
     source = open_model(path)
-    shape = _shape(source.configuration, context)
+    shape = _shape(source.configuration, context, kv_cache)
     notify = progress or (lambda step: None)
     from .module import write_module
 
@@ -262,7 +278,11 @@ def emit(
 
 def _program(path: str | os.PathLike[str], shape: Shape, notify: Progress) -> bytes:
     """The program as bytecode."""
-    arguments = {"path": os.fspath(path), "context": shape.context}
+    arguments = {
+        "path": os.fspath(path),
+        "context": shape.context,
+        "kv_cache": shape.kv_cache,
+    }
     try:
         _, [program] = call(
             "subquant.models.module:program", arguments, steps=lambda step, *_: notify(step)
@@ -275,11 +295,13 @@ def _program(path: str | os.PathLike[str], shape: Shape, notify: Progress) -> by
     return program
 
 
-def _shape(configuration: Configuration, context: int | None) -> Shape:
+def _shape(configuration: Configuration, context: int | None, kv_cache: KvCache = "f16") -> Shape:
+    """Return the sizes of a program; errors as `load`."""
+    CacheFormat.named(kv_cache)  # or it raises
     if context is None:
-        return Shape.of_context(min(configuration.context, DEFAULT_CONTEXT))
+        return Shape.of_context(min(configuration.context, DEFAULT_CONTEXT), kv_cache)
     most = min(configuration.context, MOST_CONTEXT)
     if not 1 <= context <= most:
         made_for = ", which the model was made for" if most == configuration.context else ""
         raise UsageError(f"the context is {context:,}, expected 1 to {most:,}{made_for}")
-    return Shape.of_context(context)
+    return Shape.of_context(context, kv_cache)

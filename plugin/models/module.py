@@ -84,13 +84,13 @@ def write_module(
 def program(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[None, list[bytes]]:
-    """Write the program of the file ``path`` for ``context`` tokens as bytecode, in a child.
+    """Write the program of the file ``path`` for a context and caches as bytecode, in a child.
 
     The process that runs the model does without MLIR, which takes 60 MB and gives none back.
     """
     steps("write the program")
     source = open_model(arguments["path"], lists=False)
-    shape = Shape.of_context(arguments["context"])
+    shape = Shape.of_context(arguments["context"], arguments["kv_cache"])
     return None, [bytecode_of(write_module(source.configuration, source.tensors, shape))]
 
 
@@ -101,8 +101,9 @@ class _Functions:
         self.configuration = configuration
         self.weights = weights
         self.shape = shape
-        cache = [shape.rows, configuration.kv_heads, configuration.size]
-        self.caches = [tensor_type(cache, ir.F16Type.get())] * (2 * configuration.blocks)
+        storage = shape.cache_format
+        cache = [shape.rows, configuration.kv_heads, storage.row_length(configuration.size)]
+        self.caches = [tensor_type(cache, mlir_type(storage.element))] * (2 * configuration.blocks)
         self.position = ir.IntegerType.get_signless(32)
 
     def write_read(self, count: int) -> None:

@@ -103,7 +103,7 @@ class Session:
         function = self._executable[name]
         position, caches = self._position, self._caches
         if caches is None:
-            empty = empty_caches(self._configuration, self._shape.rows)
+            empty = empty_caches(self._configuration, self._shape.rows, self._shape.kv_cache)
             # Repeated zeros take memory where tokens are written.
             arrays = (each for cache in empty for each in cache)
             caches = [function.put(number, array) for number, array in enumerate(arrays, _FIRST)]
