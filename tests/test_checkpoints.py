@@ -99,6 +99,14 @@ def test_end_tokens_are_those_of_generation_config(tmp_path: Path) -> None:
     assert open_model(folder).tokenizer().end_tokens == {7}
 
 
+def test_tokenizer_settings_with_long_numbers(tmp_path: Path) -> None:
+    """Tokenizers without a limit have a ``model_max_length`` of 31 digits."""
+    folder = changed_copy(
+        "llama", tmp_path, lambda v: v.update(model_max_length=int(1e30)), "tokenizer_config.json"
+    )
+    assert open_model(folder).tokenizer().encode("a")
+
+
 def test_text_of_a_user_names_no_control_tokens() -> None:
     tokenizer = open_model(FOLDERS / "llama").tokenizer()
     name = tokenizer.name_of(4)

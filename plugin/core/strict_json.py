@@ -42,11 +42,14 @@ _MAX_LEVELS = 100
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def load_json(path: str | os.PathLike[str], subject: str) -> JsonObject:
+def load_json(
+    path: str | os.PathLike[str], subject: str, *, has_any_number: bool = False
+) -> JsonObject:
     """Read a JSON file that holds an object.
 
     Args:
         subject: the name of the file in errors: "the model's configuration".
+        has_any_number: as in `parse_json`.
 
     Raises:
         InputError: it cannot be read, is too large, is not UTF-8, is not JSON, has a duplicate key,
@@ -62,7 +65,8 @@ def load_json(path: str | os.PathLike[str], subject: str) -> JsonObject:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot read '{path}': {error.strerror or error}") from None
-    return parse_object(data.removeprefix(codecs.BOM_UTF8), subject, str(path))
+    text = data.removeprefix(codecs.BOM_UTF8)
+    return parse_object(text, subject, str(path), has_any_number=has_any_number)
 
 
 def parse_object(

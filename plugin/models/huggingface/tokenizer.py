@@ -69,7 +69,10 @@ class CheckpointTokenizer:
         settings_file = folder / "tokenizer_config.json"
         self._settings: JsonObject = {}
         if settings_file.exists():
-            self._settings = load_json(settings_file, "the tokenizer's configuration")
+            # Files without a limit have 'model_max_length' of 1e30, with all its digits.
+            self._settings = load_json(
+                settings_file, "the tokenizer's configuration", has_any_number=True
+            )
         self.start_token = self._token("bos_token", config.get("bos_token_id"))
         """The token that text starts with, if there is one; see `adds_start`."""
         first = self._engine.encode("", add_special_tokens=True).ids
