@@ -5,6 +5,8 @@
     pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
     pip install transformers==5.24.0 tokenizers==0.23.3 compressed-tensors==0.20.0 \
         bitsandbytes==0.50.2 torchao==0.18.0 accelerate==1.15.0 safetensors==0.8.0 numpy==2.4.6
+    pip install --no-deps gptqmodel==7.7.0 logbar tokenicer device-smi pypcre threadpoolctl dill \
+        defuser protobuf pillow requests urllib3 certifi charset-normalizer
     python scripts/make_huggingface_folders.py [--output FOLDER] [NAME ...]
 
 It writes ``tests/data/huggingface/NAME/`` for each NAME, for all of them without one. CI does not
@@ -45,16 +47,18 @@ import transformers
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from huggingface_folders import architectures, compressed  # noqa: E402
+from huggingface_folders import architectures, compressed, gptq  # noqa: E402
 
-FAMILIES = (architectures, compressed)
+FAMILIES = (architectures, compressed, gptq)
 """Modules with a table ``FOLDERS``: the function that writes the folder of each name."""
 
 
 def main() -> None:
     """Write the folders whose names are arguments, or all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=ROOT / "tests/data/huggingface")
+    parser.add_argument(
+        "--output", type=lambda path: Path(path).resolve(), default=ROOT / "tests/data/huggingface"
+    )
     parser.add_argument("names", nargs="*", metavar="NAME")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
