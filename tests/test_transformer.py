@@ -171,7 +171,7 @@ def test_blocks_with_a_window_and_without(tmp_path: Path) -> None:
     ("model", "message"),
     [
         (TinyModel("phi3"), "the model is of the architecture 'phi3', which is not supported; "
-         "expected one of: gemma3, llama, qwen2, qwen3"),
+         "expected one of: gemma3, llama, qwen2, qwen3, qwen3moe"),
         (TinyModel("qwen3", without=["blk.1.attn_k_norm.weight"]), "the file has no tensor "
          "'blk.1.attn_k_norm.weight', which a model of the architecture 'qwen3' needs"),
         (TinyModel("llama", without=["token_embd.weight"]), "the file has no tensor "
@@ -180,7 +180,10 @@ def test_blocks_with_a_window_and_without(tmp_path: Path) -> None:
          "tensor 'blk.0.attn_q.weight' has the shape [256, 256], expected [128, 256]"),
         (TinyModel("llama", heads=3, kv_heads=2), "the model has 3 heads and 2 of keys and values, "
          "expected a divisor"),
-        (TinyModel("llama", properties={"expert_count": 8}), "the model has experts (MoE)"),
+        (TinyModel("llama", properties={"expert_count": 8}), "the file has no property "
+         "'llama.expert_used_count'"),
+        (TinyModel("qwen2", properties={"expert_count": 8}), "the model has experts, and only "
+         "models of the architectures llama and qwen3moe are supported with them"),
         (TinyModel("llama", properties={"rope.scaling.type": "longrope"}),
          "rotary embeddings are scaled by 'longrope', which is not supported; expected none, linear"
          " or yarn"),

@@ -38,6 +38,7 @@ from ..emit.operation import is_used
 from ..emit.parameters import LOAD, ParameterStore, named_parameter, parameter_of
 from ..formats.irpa import Archive
 from ..formats.irpa_writer import ArchiveWriter, create_archive
+from ..layouts import InferenceTensor, find_tensor
 from ..numerics.element_types import Array
 from ..transforms.base import named
 from ..weights.sources import open_weights
@@ -92,18 +93,23 @@ class ProgramArchive:
 def _source(path: str | os.PathLike[str]) -> Callable[[str], Array]:
     """Return a function of the bytes of the parameters that ``subquant import`` makes of weights.
 
-    Tensors that are no parameters yet are packed one by one.
+    Tensors that are no parameters yet are packed one by one; those of a stack together.
     """
-    if os.fspath(path).endswith(".irpa"):
-        archive = Archive(path)
-        return lambda name: _bytes_of(archive[name].array())
-    tensors = open_weights(path, lists=False).theta.flatten()
-    arrays_of = functools.lru_cache(1)(lambda tensor: tensors[tensor].arrays)
+    archive = Archive(path) if os.fspath(path).endswith(".irpa") else {}
+    tensors = functools.cache(lambda: _tensors(path))
+    arrays_of = functools.lru_cache(1)(lambda tensor: find_tensor(tensor, tensors()).arrays)
 
     def load(name: str) -> Array:
-        return _bytes_of(arrays_of(name if name in tensors else name.rpartition(":")[0])[name])
+        if name in archive:
+            return _bytes_of(archive[name].array())
+        has_planes = ":" in name and name not in tensors()
+        return _bytes_of(arrays_of(name.rpartition(":")[0] if has_planes else name)[name])
 
     return load
+
+
+def _tensors(path: str | os.PathLike[str]) -> dict[str, InferenceTensor]:
+    return open_weights(path, lists=False).theta.flatten()
 
 
 def _copy_parameters(

@@ -14,6 +14,7 @@ from .lookup import LookupBlockScaledLayout, SuperBlockLookupScaled_4_6_Layout
 from .packed import BlockScaledPackedLayout
 from .quantizers import DynamicScaledQuantizer, StaticScaledQuantizer
 from .scaled import BlockAffineLayout, BlockScaledI4Layout, BlockScaledLayout, TensorScaledLayout
+from .stacked import StackedArrays, StackedTensor, find_tensor, stack, stack_name
 from .super_blocks import (
     SuperBlockLayout,
     SuperBlockOffsetScaled_2_4_Layout,
@@ -47,6 +48,8 @@ __all__ = [
     "QuantizedLayout",
     "QuantizedTensor",
     "QuantizerTensor",
+    "StackedArrays",
+    "StackedTensor",
     "StaticScaledQuantizer",
     "SuperBlockLayout",
     "SuperBlockLookupScaled_4_6_Layout",
@@ -56,6 +59,9 @@ __all__ = [
     "SuperBlockScaled_3_6_Layout",
     "SuperBlockScaled_6_8_Layout",
     "TensorScaledLayout",
+    "find_tensor",
     "layout_class",
+    "stack",
+    "stack_name",
     "tensor_from_record",
 ]

@@ -18,6 +18,8 @@ _QKV = ("attn_q", "attn_k", "attn_v")
 _FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
 LAYERS = (*_QKV, "attn_output", *_FEED_FORWARD)
 """The linear layers of a block."""
+EXPERT_LAYERS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+"""The linear layers of all experts of a block; weights have the experts as their first axis."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Architecture:
         rope_factors: frequencies may be divided by the elements of ``rope_freqs.weight``.
         pattern: every such block attends to all tokens where there is a window.
         window_base: of rotary embeddings where there is a window.
+        has_experts, needs_experts: blocks may have a mixture of experts, or all files have one.
     """
 
     activation: Activation = "silu"
@@ -48,6 +51,8 @@ class Architecture:
     rope_factors: bool = False
     pattern: int = 1
     window_base: float = 0.0
+    has_experts: bool = False
+    needs_experts: bool = False
 
 
 TABLE = {
@@ -59,9 +64,12 @@ TABLE = {
         pattern=6,
         window_base=10_000.0,
     ),
-    "llama": Architecture(pairs="neighbors", optional_biases=LAYERS, rope_factors=True),
+    "llama": Architecture(
+        pairs="neighbors", optional_biases=LAYERS, rope_factors=True, has_experts=True
+    ),
     "qwen2": Architecture(biases=_QKV, optional_biases=("output",)),
     "qwen3": Architecture(qk_norms=True),
+    "qwen3moe": Architecture(qk_norms=True, has_experts=True, needs_experts=True),
 }
 """The architectures by name."""
 

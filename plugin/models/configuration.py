@@ -17,10 +17,36 @@ from typing import Any
 from ..core.read_record import ReadRecord
 from ..errors import InputError, Place, SubquantError, UnsupportedError
 from ..layouts import InferenceTensor
-from .architectures import ARCHITECTURES, LAYERS, TABLE, Activation, Architecture
+from .architectures import (
+    ARCHITECTURES,
+    EXPERT_LAYERS,
+    LAYERS,
+    TABLE,
+    Activation,
+    Architecture,
+)
 from .irrelevant_properties import irrelevant_properties
 from .properties import Properties, architecture_of
 from .rotary_embedding import Rotation
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Mixture of experts: feed-forward layers of which a router chooses some for each token.
+
+    Attributes:
+        count: the number of experts of a block.
+        chosen: the number of experts that compute a token.
+        hidden: the inner size of an expert.
+        blocks: the numbers of the blocks with experts; others have one feed-forward layer.
+        renormalizes: the weights of the chosen experts are divided by their sum.
+    """
+
+    count: int
+    chosen: int
+    hidden: int
+    blocks: frozenset[int]
+    renormalizes: bool = True
 
 
 @dataclass(frozen=True)
@@ -49,6 +75,7 @@ class Configuration:
             gate and up (``ffn_gate_up``).
         norm_offset: added to the weights of norms.
         unrotated_blocks: the numbers of blocks without rotary embeddings.
+        experts: the mixture of experts, or None.
     """
 
     architecture: str
@@ -77,6 +104,7 @@ class Configuration:
     fused: bool = False
     norm_offset: float = 0.0
     unrotated_blocks: frozenset[int] = frozenset()
+    experts: Experts | None = None
 
     @classmethod
     def of(
@@ -91,8 +119,7 @@ class Configuration:
 
         Raises:
             UnsupportedError: the architecture is none of `ARCHITECTURES`, or the file has a tensor
-                or a property that is not computed with: experts, or another scaling of rotary
-                embeddings, say.
+                or a property that is not computed with: another scaling of rotary embeddings, say.
             InputError: a property is missing or makes no sense, or a tensor is missing or has
                 other extents.
         """
@@ -115,8 +142,6 @@ class Configuration:
         cls, name: str, values: Properties, tensors: Mapping[str, InferenceTensor]
     ) -> Configuration:
         kind = TABLE[name]
-        if values.count("expert_count", 0):
-            raise UnsupportedError("the model has experts (MoE), which are not supported")
         width, heads = values.count("embedding_length"), values.count("attention.head_count")
         kv_heads = values.count("attention.head_count_kv", heads)
         if heads % kv_heads:
@@ -155,11 +180,13 @@ class Configuration:
             windowed = values.windowed_blocks(blocks, kind.pattern)
             if window:
                 window_rotation = Rotation(window_base, rotary_size, 1.0, kind.pairs)
+        hidden = values.count("feed_forward_length")
+        experts = _experts(kind, values, tensors, blocks, hidden)
         return cls(
             architecture=name,
             blocks=blocks,
             width=width,
-            hidden=values.count("feed_forward_length"),
+            hidden=hidden,
             vocabulary=vocabulary,
             heads=heads,
             kv_heads=kv_heads,
@@ -181,11 +208,43 @@ class Configuration:
             biases=kind.biases,
             optional_tensors=frozenset(_optional_names(kind, blocks) & tensors.keys()),
             tied="output.weight" not in tensors,
+            experts=experts,
         )
 
     def has_window(self, block: int) -> bool:
         """Return whether a block attends to the last tokens only."""
         return self.window > 0 and self.windowed_blocks[block]
+
+
+def _experts(
+    kind: Architecture,
+    values: Properties,
+    tensors: Mapping[str, InferenceTensor],
+    blocks: int,
+    hidden: int,
+) -> Experts | None:
+    """Return the mixture of experts, if there is one; blocks with an ``ffn_gate`` have none.
+
+    Source: llama.cpp, ``llama_model_llama`` and ``llama_model_qwen3moe``: softmax of all experts,
+    and weights that are divided by their sum.
+    """
+    if not kind.has_experts:
+        if values.count("expert_count", 0):
+            raise UnsupportedError(
+                "the model has experts, and only models of the architectures llama and qwen3moe "
+                "are supported with them"
+            )
+        return None
+    count = values.count("expert_count", 0)
+    if not count and not kind.needs_experts:
+        return None
+    chosen = values.count("expert_used_count")
+    if chosen > count:
+        raise InputError(f"{chosen} of {count} experts compute a token, expected {count} at most")
+    if kind.needs_experts:
+        hidden = values.count("expert_feed_forward_length", max(1, hidden // chosen))
+    dense = {n for n in range(blocks) if f"blk.{n}.ffn_gate.weight" in tensors}
+    return Experts(count, chosen, hidden, frozenset(range(blocks)) - dense)
 
 
 def _attention_scale(architecture: str, blocks: int, share: int, size: int) -> float:
@@ -205,6 +264,8 @@ def _optional_names(kind: Architecture, blocks: int) -> set[str]:
     Scales are the second scales of NVFP4, one for a whole weight.
     """
     of_layers = {f"{layer}.scale" for layer in (*LAYERS, "output")}
+    if kind.has_experts:
+        of_layers |= {f"{layer}.scale" for layer in EXPERT_LAYERS}
     of_layers |= {f"{layer}.bias" for layer in kind.optional_biases}
     of_model = {name for name in of_layers if name.startswith("output.")}
     of_block = of_layers - of_model
@@ -231,29 +292,52 @@ def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]
             "ffn_gate_up": (2 * c.hidden, c.width),
             "ffn_down": linear["ffn_down"],
         }
-    block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (c.width,)}
-    block |= {"ffn_norm.weight": (c.width,)}
-    block |= {f"{layer}.weight": shape for layer, shape in linear.items()}
-    block |= {f"{layer}.bias": linear[layer][:1] for layer in c.biases}
+    first: dict[str, tuple[int, ...]] = {"attn_norm.weight": (c.width,)}
+    first |= {"ffn_norm.weight": (c.width,)}
+    last: dict[str, tuple[int, ...]] = {}
     if c.qk_norms:
-        block |= {"attn_q_norm.weight": (c.size,), "attn_k_norm.weight": (c.size,)}
+        last |= {"attn_q_norm.weight": (c.size,), "attn_k_norm.weight": (c.size,)}
     if c.post_norms:
-        block |= {"post_attention_norm.weight": (c.width,), "post_ffw_norm.weight": (c.width,)}
+        last |= {"post_attention_norm.weight": (c.width,), "post_ffw_norm.weight": (c.width,)}
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (c.vocabulary, c.width),
         "output_norm.weight": (c.width,),
     }
     if not c.tied:
-        shapes["output.weight"] = linear["output"] = (c.vocabulary, c.width)
+        shapes["output.weight"] = (c.vocabulary, c.width)
     if c.rotation.has_factors:
         shapes["rope_freqs.weight"] = (c.rotation.size // 2,)
+    sparse = {
+        **{layer: shape for layer, shape in linear.items() if not layer.startswith("ffn_")},
+        **_expert_shapes(c),
+    }
     for number in range(c.blocks):
-        shapes |= {f"blk.{number}.{name}": shape for name, shape in block.items()}
+        layers = sparse if c.experts and number in c.experts.blocks else linear
+        block = first | {f"{layer}.weight": shape for layer, shape in layers.items()}
+        block |= {f"{layer}.bias": layers[layer][:1] for layer in c.biases if layer in layers}
+        shapes |= {f"blk.{number}.{name}": shape for name, shape in (block | last).items()}
     for name in sorted(c.optional_tensors):
         *_, layer, kind = name.split(".")
-        if layer in linear:  # not those of an output that is the table of embeddings
-            shapes[name] = (1,) if kind == "scale" else linear[layer][:1]
+        weight = shapes.get(name.removesuffix(kind) + "weight")
+        if weight is None:  # that of an output that is the table of embeddings, say
+            continue
+        is_of_experts = layer in EXPERT_LAYERS
+        shapes[name] = weight[:1] if kind == "bias" or is_of_experts else (1,)
     return shapes
+
+
+def _expert_shapes(configuration: Configuration) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the router and of the experts of a block, by layer."""
+    experts, width = configuration.experts, configuration.width
+    if experts is None:
+        return {}
+    inner, outer = (experts.count, experts.hidden, width), (experts.count, width, experts.hidden)
+    return {
+        "ffn_gate_inp": (experts.count, width),
+        "ffn_gate_exps": inner,
+        "ffn_up_exps": inner,
+        "ffn_down_exps": outer,
+    }
 
 
 def check_tensors(configuration: Configuration, tensors: Mapping[str, InferenceTensor]) -> None:

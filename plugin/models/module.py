@@ -54,6 +54,8 @@ from ..layouts import (
     PlanarQuantizedTensor,
     PrimitiveTensor,
     QuantizedTensor,
+    StackedArrays,
+    StackedTensor,
 )
 from ..numerics.element_types import AnyArray, ElementType
 from ..weights.theta import Theta
@@ -270,6 +272,8 @@ class _Parameters:
 
 def _planar(tensor: InferenceTensor) -> InferenceTensor:
     """The form that archives have of a tensor, with planes whose elements are not computed."""
+    if isinstance(tensor, (StackedArrays, StackedTensor)):
+        return tensor.outline()
     if isinstance(tensor, GgmlTensor):
         row = tensor.rows(0, 1).unpack()
         planes = {

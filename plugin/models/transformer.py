@@ -29,7 +29,8 @@ from ..numerics.element_types import AnyArray
 from ..ops.layers import Embedding
 from ..ops.linear import linear
 from ..ops.others import add, multiply, rms_norm, silu
-from .configuration import Configuration
+from .configuration import Configuration, Experts
+from .experts import mix_experts
 from .interface import Cache
 from .rotary_embedding import Rotation
 
@@ -105,7 +106,9 @@ def run_blocks(
     for number, cache in enumerate(caches):
         has_window = configuration.has_window(number)
         is_rotated = number not in configuration.unrotated_blocks
-        block = _Block(configuration, weights(f"blk.{number}"), has_window, is_rotated)
+        theta, experts = weights(f"blk.{number}"), configuration.experts
+        mixes = experts is not None and number in experts.blocks
+        block = _Block(configuration, theta, has_window, is_rotated, experts if mixes else None)
         x, cache = block(x, position, window_tables if has_window else tables, cache)
         written.append(cache)
     return x, written
@@ -115,11 +118,17 @@ class _Block:
     """Transformer block, which attends to all tokens or to a window of them."""
 
     def __init__(
-        self, configuration: Configuration, theta: Any, has_window: bool, is_rotated: bool
+        self,
+        configuration: Configuration,
+        theta: Any,
+        has_window: bool,
+        is_rotated: bool,
+        experts: Experts | None = None,
     ) -> None:
         self.configuration = configuration
         self.theta = theta
         self.is_rotated = is_rotated
+        self.experts = experts
         self.window = configuration.window if has_window else 0
 
     def __call__(
@@ -142,13 +151,15 @@ class _Block:
 
     def _feed_forward(self, x: AnyArray) -> AnyArray:
         c = self.configuration
+        activation = gelu if c.activation == "gelu" else silu
+        if self.experts is not None:
+            return mix_experts(self.experts, self.theta, x, activation)
         if c.fused:
             both = self._linear("ffn_gate_up", x)
             gate, up = both[:, : c.hidden], both[:, c.hidden :]
         else:
             gate, up = self._linear("ffn_gate", x), self._linear("ffn_up", x)
-        gate = gelu(gate) if c.activation == "gelu" else silu(gate)
-        return self._linear("ffn_down", gate * up)
+        return self._linear("ffn_down", activation(gate) * up)
 
     def _attention(
         self, x: AnyArray, position: AnyArray, tables: RotaryTables, cache: Cache

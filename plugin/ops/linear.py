@@ -27,7 +27,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..layouts import BlockLayout, QuantizedLayout
-from ..numerics.array_functions import is_known
+from ..numerics.array_functions import is_known, take
 from ..numerics.convolutions import contract
 from ..numerics.element_types import AnyArray
 from .affine import accumulator, is_affine, offsets, scales_along
@@ -114,6 +114,48 @@ def _blocks(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
 def _dequantized(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
     axis = len(_shape(x)) - 1
     return _with_bias(contract(real(x), real(w), ((axis,), (1,))), bias)
+
+
+chosen_linear = Op("chosen_linear")
+"""``chosen_linear(x, w, choices)``: ``x [B, M, K]``, ``w [E, N, K]`` to ``[B, M, N]``.
+
+``choices [B]`` are integers: row ``b`` of the result is ``x[b] @ w[choices[b]].T``. Only the chosen
+matrices are read.
+"""
+
+
+def _are_choices(x: Operand, w: Operand, choices: Operand) -> bool:
+    shapes = _shape(x), _shape(w), _shape(choices)
+    fits = [len(shape) for shape in shapes] == [3, 3, 1]
+    if not fits or shapes[0][2] != shapes[1][2] or shapes[0][:1] != shapes[2]:
+        raise UsageError(
+            "chosen_linear takes x [B, M, K], w [E, N, K] and choices [B], got "
+            f"{shapes[0]}, {shapes[1]} and {shapes[2]}"
+        )
+    return True
+
+
+def _has_matrices(x: Operand, w: Operand, choices: Operand) -> bool:
+    if not _are_choices(x, w, choices) or not isinstance(w, QuantizedLayout):
+        return False
+    return all(plane.shape[:1] == w.shape[:1] for plane in w.planes.values())
+
+
+@chosen_linear.implementation("matrices", _has_matrices)
+def _matrices(x: Operand, w: QuantizedLayout, choices: Operand) -> AnyArray:
+    planes = {name: take(plane, choices) for name, plane in w.planes.items()}
+    chosen = type(w)((_shape(choices)[0], *w.shape[1:]), planes, w.metadata)
+    return _chosen(x, real(chosen))
+
+
+@chosen_linear.implementation("dequantized", _are_choices)
+def _chosen_of_all(x: Operand, w: Operand, choices: Operand) -> AnyArray:
+    w = w.dequant() if isinstance(w, QuantizedLayout) else w
+    return _chosen(x, real(take(w, choices)))
+
+
+def _chosen(x: Operand, w: AnyArray) -> AnyArray:
+    return contract(real(x), w, ((2,), (2,)), ((0,), (0,)))
 
 
 def matmul(x: Argument, w: Argument, *, transpose_rhs: bool = False) -> AnyArray:

@@ -17,6 +17,25 @@ FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
 
 
 @dataclass(frozen=True)
+class ExpertDefaults:
+    """The differences of mixtures of experts.
+
+    Attributes:
+        count: the default of ``num_local_experts`` or ``num_experts``.
+        chosen: the default of ``num_experts_per_tok``.
+        hidden: the default of ``moe_intermediate_size``; None for ``intermediate_size``.
+        has_dense_blocks: ``mlp_only_layers`` and ``decoder_sparse_step`` name blocks without
+            experts, and ``norm_topk_prob`` says whether the weights of the chosen experts are
+            divided by their sum; they always are without these keys.
+    """
+
+    count: int
+    chosen: int
+    hidden: int | None = None
+    has_dense_blocks: bool = False
+
+
+@dataclass(frozen=True)
 class CheckpointArchitecture:
     """The differences of an architecture from Llama.
 
@@ -37,6 +56,7 @@ class CheckpointArchitecture:
         pattern: every such block attends to all tokens where there is a window; 0 if none does.
         is_tied: the default of ``tie_word_embeddings``.
         unrotated_interval: every such block has no rotary embeddings; 0 if all have.
+        experts: the defaults of the mixture of experts, if the architecture has one.
     """
 
     biases: tuple[str, ...] = ()
@@ -54,6 +74,7 @@ class CheckpointArchitecture:
     pattern: int = 0
     is_tied: bool = False
     unrotated_interval: int = 0
+    experts: ExpertDefaults | None = None
 
 
 TABLE = {
@@ -82,6 +103,16 @@ TABLE = {
         needs_window_flag=True,
         is_tied=True,
         unrotated_interval=4,
+    ),
+    "mixtral": CheckpointArchitecture(
+        kv_heads=8, epsilon=1e-5, rope_base=1_000_000.0, experts=ExpertDefaults(8, 2)
+    ),
+    "qwen3_moe": CheckpointArchitecture(
+        qk_norms=True,
+        kv_heads=4,
+        window=4096,
+        needs_window_flag=True,
+        experts=ExpertDefaults(128, 8, 768, has_dense_blocks=True),
     ),
 }
 """The architectures by ``model_type``."""
@@ -116,6 +147,7 @@ IRRELEVANT_KEYS = [
     ),
     Irrelevant("initializer_range", "is the spread of weights before training"),
     Irrelevant("router_aux_loss_coef", _LOSS),
+    Irrelevant("router_jitter_noise", "is added in training"),
     *(
         Irrelevant(f"{name}_token_id", "is a token, which the tokenizer reads")
         for name in ("bos", "eos", "pad")

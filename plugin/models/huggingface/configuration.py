@@ -15,7 +15,7 @@ from ...core.strict_json import Json, shown
 from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...layouts import InferenceTensor
 from ..architectures import Activation
-from ..configuration import Configuration, check_tensors
+from ..configuration import Configuration, Experts, check_tensors
 from ..rotary_embedding import Rotation
 from .architectures import (
     FEED_FORWARD,
@@ -105,13 +105,14 @@ class _Reader:
         table = tensors.get("token_embd.weight")
         if table is not None and table.shape[:1] != (vocabulary,):
             raise settings.error("vocab_size", f"{table.shape[0]}, the rows of embed_tokens")
+        hidden = settings.count("intermediate_size")
         scalar = settings.number("query_pre_attn_scalar", 256) if kind.pattern else float(size)
         softcap = settings.get("final_logit_softcapping") if kind.pattern else None
         return Configuration(
             architecture=self._name,
             blocks=blocks,
             width=width,
-            hidden=settings.count("intermediate_size"),
+            hidden=hidden,
             vocabulary=vocabulary,
             heads=heads,
             kv_heads=kv_heads,
@@ -134,6 +135,7 @@ class _Reader:
             fused=kind.fused,
             norm_offset=kind.norm_offset,
             unrotated_blocks=self._unrotated_blocks(blocks),
+            experts=self._experts(blocks, hidden),
         )
 
     def _activation(self) -> Activation:
@@ -168,6 +170,8 @@ class _Reader:
         if kind.needs_window_flag:
             has_window = settings.flag("use_sliding_window")
             first = settings.index("max_window_layers", _FIRST_WINDOWED_BLOCK)
+            if kind.experts:  # transformers reads no 'max_window_layers' of Qwen3-MoE
+                first = 0
         types = optional_list(settings, "layer_types", blocks, str)
         pattern = self._pattern()
         if types is not None:
@@ -218,3 +222,37 @@ class _Reader:
         if not set(flags) <= {0, 1}:
             raise InputError("'no_rope_layers' has other numbers than 0 and 1")
         return frozenset(block for block, flag in enumerate(flags) if not flag)
+
+    # -- experts -----------------------------------------------------------------------------------
+
+    def _experts(self, blocks: int, hidden: int) -> Experts | None:
+        """Return the mixture of experts, if the architecture has one."""
+        settings, defaults = self._settings, self._kind.experts
+        if defaults is None:
+            return None
+        keys = ("num_local_experts", "num_experts")
+        counts = {settings.count(key) for key in keys if settings.get(key) is not None}
+        if len(counts) > 1:
+            raise settings.error(keys[0], f"{settings.get(keys[1])}, as '{keys[1]}' is")
+        count = counts.pop() if counts else defaults.count
+        chosen = settings.count("num_experts_per_tok", defaults.chosen)
+        if chosen > count:
+            raise settings.error("num_experts_per_tok", f"at most the {count} experts")
+        if defaults.hidden is not None:
+            hidden = settings.count("moe_intermediate_size", defaults.hidden)
+        if not defaults.has_dense_blocks:
+            return Experts(count, chosen, hidden, frozenset(range(blocks)))
+        interval = settings.count("decoder_sparse_step", 1)
+        dense = settings.get("mlp_only_layers")
+        if dense is not None and (
+            not isinstance(dense, list) or any(type(each) is not int for each in dense)
+        ):
+            raise settings.error("mlp_only_layers", "a list of the numbers of blocks")
+        with_experts = {block for block in range(blocks) if (block + 1) % interval == 0}
+        return Experts(
+            count,
+            chosen,
+            hidden,
+            frozenset(with_experts.difference(dense or ())),
+            settings.flag("norm_topk_prob"),
+        )

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...core.strict_json import shown
-from ...errors import InputError
-from ...layouts import InferenceTensor, PrimitiveTensor
+from ...errors import InputError, counted
+from ...layouts import InferenceTensor, PrimitiveTensor, stack, stack_name
 
 _LAYERS = {
     "self_attn.q_proj": "attn_q",
@@ -26,6 +26,8 @@ _LAYERS = {
     "mlp.up_proj": "ffn_up",
     "mlp.gate_up_proj": "ffn_gate_up",
     "mlp.down_proj": "ffn_down",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+    "mlp.gate": "ffn_gate_inp",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
@@ -35,8 +37,20 @@ _LAYERS_WITH_POST_NORMS = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+_EXPERT_LAYERS = {
+    "w1": "ffn_gate_exps",
+    "w3": "ffn_up_exps",
+    "w2": "ffn_down_exps",
+    "gate_proj": "ffn_gate_exps",
+    "up_proj": "ffn_up_exps",
+    "down_proj": "ffn_down_exps",
+}
 _MODEL = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 _BLOCK = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.(.+)\.(weight|bias)")
+_EXPERT = re.compile(
+    r"(model\.layers\.(0|[1-9][0-9]{0,5})\.(?:block_sparse_moe|mlp)\.experts\.)"
+    rf"(0|[1-9][0-9]{{0,5}})(\.({'|'.join(_EXPERT_LAYERS)})\.weight)"
+)
 _FREQUENCIES = re.compile(r"model\.layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq")
 """Frequencies of rotary embeddings, which old checkpoints repeat from the configuration."""
 
@@ -46,15 +60,25 @@ def by_role(
 ) -> dict[str, InferenceTensor]:
     """Return tensors by the names of the forward pass; those without one keep their names.
 
+    The weights of a block's experts become one tensor, with the experts as its first axis.
+
     Args:
         is_tied: the embedding table is the output weight; an ``lm_head`` may repeat it.
 
     Raises:
-        InputError: the ``lm_head`` of a tied model is not its embedding table.
+        InputError: the ``lm_head`` of a tied model is not its embedding table, or experts are
+            missing.
+        UnsupportedError: the experts of a block have several formats.
     """
     layers = _LAYERS_WITH_POST_NORMS if has_post_norms else _LAYERS
     by_name: dict[str, InferenceTensor] = {}
+    experts: dict[tuple[str, str, str], dict[int, InferenceTensor]] = {}
     for name, tensor in tensors.items():
+        expert = _EXPERT.fullmatch(name)
+        if expert is not None:
+            role = f"blk.{expert[2]}.{_EXPERT_LAYERS[expert[5]]}.weight"
+            experts.setdefault((role, expert[1], expert[4]), {})[int(expert[3])] = tensor
+            continue
         layer, _, part = name.rpartition(".")
         match = _BLOCK.fullmatch(name)
         if match is not None and match[2] in layers:
@@ -63,6 +87,16 @@ def by_role(
             by_name[f"{_MODEL[layer]}.{part}"] = tensor
         elif not _FREQUENCIES.fullmatch(name):
             by_name[name] = tensor
+    for (role, prefix, suffix), by_number in experts.items():
+        missing = next(n for n in range(len(by_number) + 1) if n not in by_number)
+        if missing < len(by_number):
+            raise InputError(
+                f"the checkpoint has {counted(len(by_number), 'tensor')} "
+                f"{shown(f'{prefix}N{suffix}')}, and none with the number {missing}"
+            )
+        in_order = [by_number[number] for number in range(len(by_number))]
+        name = stack_name(prefix, len(in_order), suffix)
+        by_name[name if role in by_name else role] = stack(in_order, name)
     output, table = by_name.get("output.weight"), by_name.get("token_embd.weight")
     if is_tied and output is not None:
         if not _are_equal(output, table):

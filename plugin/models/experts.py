@@ -1,0 +1,179 @@
+"""Mixture of experts: a router chooses some of a block's feed-forward layers for each token.
+
+::
+
+    probabilities = softmax(x @ router.T)                   [T, experts]
+    choices, weights = the greatest probabilities           [T, chosen]
+    weights = weights / sum(weights)                        (where the model renormalizes them)
+    y[t] = sum_j weights[t, j] * expert[choices[t, j]](x[t])
+
+Of equal probabilities, the expert with the lowest number comes first.
+
+The weights of a block's experts are one tensor, ``[experts, N, K]``. The computation takes the
+chosen experts by `subquant.ops.linear.chosen_linear`, which reads no others.
+
+Many tokens are grouped by their experts, so that a weight is read for several of them: each group
+is padded to whole *tiles* of a few rows, and a tile is multiplied with one expert. There are as
+many tiles as any choice may need; spare tiles have a negative number in place of an expert, and
+nothing reads their results. Where the weights are not block-quantized, IREE copies the chosen ones,
+and the tokens are computed one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..layouts import BlockLayout, QuantizedTensor
+from ..numerics.array_functions import is_known, over_time, scatter, take
+from ..numerics.element_types import AnyArray
+from ..ops.linear import chosen_linear, linear
+from .configuration import Experts
+
+_MAX_TILE_ROWS = 8
+"""Rows of a tile at most: the rows of a register tile of the kernels."""
+
+
+class Routes(NamedTuple):
+    """Experts of each token: their numbers and weights, ``[T, chosen]`` each."""
+
+    choices: AnyArray
+    weights: AnyArray
+
+
+def route(experts: Experts, theta: Any, x: AnyArray) -> Routes:
+    """Choose the experts of tokens ``[T, width]``, the one with the greatest weight first."""
+    scores = linear(x, theta("ffn_gate_inp").tensor("weight"))
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    probabilities = powers / powers.sum(axis=-1, keepdims=True)
+    numbers = np.arange(experts.count, dtype=np.int32)
+    this, other = probabilities[:, :, None], probabilities[:, None, :]
+    is_before = (other > this) | ((other == this) & (numbers[None, :] < numbers[:, None]))
+    ranks = is_before.astype(np.int32).sum(axis=2, dtype=np.int32)
+    positions = np.arange(experts.chosen, dtype=np.int32)
+    is_chosen = ranks[:, None, :] == positions[None, :, None]
+    choices = (is_chosen.astype(np.int32) * numbers).sum(axis=2, dtype=np.int32)
+    choices = np.minimum(choices, np.int32(experts.count - 1))  # of NaN, all are first
+    weights = np.where(is_chosen, probabilities[:, None, :], np.float32(0)).sum(axis=2)
+    if experts.renormalizes:
+        weights = weights / weights.sum(axis=-1, keepdims=True)
+    return Routes(choices, weights)
+
+
+def mix_experts(
+    experts: Experts, theta: Any, x: AnyArray, activation: Callable[[AnyArray], AnyArray]
+) -> AnyArray:
+    """Return the sums of the results of the chosen experts for tokens ``[T, width]``."""
+    routes = route(experts, theta, x)
+    layers = _Layers(theta, activation)
+    tokens, chosen = routes.choices.shape
+    if tokens == 1 or not (is_known(x) or layers.are_blockwise):
+        return _one_by_one(layers, routes, x)
+    groups = _Groups.of(routes.choices.reshape(-1), experts.count)
+    rows = take(x, groups.rows // np.int32(chosen)).reshape((*groups.shape, x.shape[1]))
+    results = layers(rows, groups.choices).reshape((-1, x.shape[1]))
+    in_order = take(results, groups.positions).reshape((tokens, chosen, x.shape[1]))
+    return (in_order * routes.weights[:, :, None]).sum(axis=1)
+
+
+def _one_by_one(layers: _Layers, routes: Routes, x: AnyArray) -> AnyArray:
+    """Compute tokens one after another, each by all of its experts."""
+
+    def compute(token: AnyArray, choices: AnyArray, weights: AnyArray) -> AnyArray:
+        chosen = choices.shape[0]
+        rows = np.broadcast_to(token[None, None, :], (chosen, 1, token.shape[0]))
+        results = layers(rows, choices).reshape((chosen, token.shape[0]))
+        return (results * weights[:, None]).sum(axis=0)
+
+    if x.shape[0] == 1:
+        return compute(x[0], routes.choices[0], routes.weights[0])[None, :]
+    start = [np.zeros(x.shape[1], np.float32)]
+    _, results = over_time(
+        lambda _, *slices: [compute(*slices)], start, [x, routes.choices, routes.weights]
+    )
+    return results
+
+
+class _Layers:
+    """The feed-forward layers of a block's experts."""
+
+    def __init__(self, theta: Any, activation: Callable[[AnyArray], AnyArray]) -> None:
+        self._theta, self._activation = theta, activation
+
+    @property
+    def are_blockwise(self) -> bool:
+        """True if all weights are block-quantized, so that kernels take chosen experts of them."""
+        weights = [
+            self._theta(f"ffn_{name}_exps").tensor("weight") for name in ("gate", "up", "down")
+        ]
+        return all(isinstance(each, QuantizedTensor) for each in weights) and all(
+            isinstance(layout := each.unpack(), BlockLayout) and layout.row_block is not None
+            for each in weights
+        )
+
+    def __call__(self, x: AnyArray, choices: AnyArray) -> AnyArray:
+        """Return the result of the expert ``choices[b]`` for ``x[b]``, ``[M, width]`` each."""
+        gate = self._activation(self._project("ffn_gate_exps", x, choices))
+        up = self._project("ffn_up_exps", x, choices)
+        return self._project("ffn_down_exps", gate * up, choices)
+
+    def _project(self, name: str, x: AnyArray, choices: AnyArray) -> AnyArray:
+        theta = self._theta(name)
+        result = chosen_linear(x, theta.tensor("weight"), choices)
+        scale = theta.optional_tensor("scale")
+        if scale is None:
+            return result
+        return result * take(scale.array.astype(np.float32), choices)[:, None, None]
+
+
+class _Groups(NamedTuple):
+    """Rows, which are pairs of a token and one of its experts, grouped by expert into tiles.
+
+    Attributes:
+        rows: the row at each position of the tiles; any row at positions that nothing reads.
+        choices: the expert of each tile; -1 for a spare tile.
+        positions: the position of each row in the tiles.
+        shape: the number of tiles, and of the rows of each.
+    """
+
+    rows: AnyArray
+    choices: AnyArray
+    positions: AnyArray
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, choices: AnyArray, experts: int) -> _Groups:
+        """Group rows by their experts.
+
+        With ``n`` rows of an expert before row ``r`` and ``f`` tiles of experts before its expert,
+        its position is ``f * tile + n``.
+        """
+        count = choices.shape[0]
+        tile = 1
+        while tile < _MAX_TILE_ROWS and tile * experts < count:
+            tile *= 2
+        # An expert leaves less than a tile open, and there are no more experts than rows.
+        tiles = min(count, (count + min(experts, count) * (tile - 1)) // tile)
+        numbers = np.arange(experts, dtype=np.int32)
+        is_of = (choices[None, :] == numbers[:, None]).astype(np.int32)
+        tiles_of = (is_of.sum(axis=1, dtype=np.int32) + np.int32(tile - 1)) // np.int32(tile)
+        is_earlier = (numbers[None, :] < numbers[:, None]).astype(np.int32)
+        first = (is_earlier * tiles_of[None, :]).sum(axis=1, dtype=np.int32)
+        order = np.arange(count, dtype=np.int32)
+        is_alike = (choices[:, None] == choices[None, :]) & (order[None, :] < order[:, None])
+        before = is_alike.astype(np.int32).sum(axis=1, dtype=np.int32)
+        positions = take(first, choices) * np.int32(tile) + before
+        rows = scatter(_zeros(tiles * tile, choices), positions, order, "set")
+        of_tiles = np.arange(tiles, dtype=np.int32)
+        is_done = ((first + tiles_of)[None, :] <= of_tiles[:, None]).astype(np.int32)
+        expert_of = is_done.sum(axis=1, dtype=np.int32)
+        chosen = np.where(expert_of < np.int32(experts), expert_of, np.int32(-1))
+        return cls(rows, chosen, positions, (tiles, tile))
+
+
+def _zeros(count: int, beside: AnyArray) -> AnyArray:
+    """Return zeros, as a value of the program if `beside` is one."""
+    zeros = np.zeros(count, np.int32)
+    return zeros if is_known(beside) else zeros + beside[:1] * np.int32(0)
