@@ -102,11 +102,11 @@ PRODUCT = "stablehlo.dot_general %0, %1, contracting_dims = [1] x [0]"
 """A matrix product, for `one_operation`."""
 
 
-def convolution_of(numbers: str, window: str = "", groups: int = 1) -> str:
+def convolution_of(numbers: str, window: str = "", groups: int = 1, batch_groups: int = 1) -> str:
     """A convolution with some dimension numbers and a window, for `one_operation`."""
     return (
         f"stablehlo.convolution(%0, %1) dim_numbers = {numbers}, window = {{{window}}} "
-        f"{{batch_group_count = 1 : i64, feature_group_count = {groups} : i64}}"
+        f"{{batch_group_count = {batch_groups} : i64, feature_group_count = {groups} : i64}}"
     )
 
 

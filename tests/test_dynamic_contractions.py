@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from devices import main_of
-from programs import LONG
+from programs import LONG, convolution_of, one_operation
 from subquant.runtime import Device
 
 
@@ -31,15 +31,12 @@ class Elements:
     zero_point: int = 0
 
     def random(self, shape: Sequence[int], seed: int) -> np.ndarray:
-        generator = np.random.default_rng(seed)
-        return generator.integers(self.low, self.high, shape).astype(self.dtype)
+        return np.random.default_rng(seed).integers(self.low, self.high, shape).astype(self.dtype)
 
 
 def quantized(storage: str, zero_point: int, low: int, high: int, dtype: type) -> Elements:
-    left, right = (
-        f"!quant.uniform<{storage}:f32, 0.5:{zero_point}>",
-        f"!quant.uniform<{storage}:f32, 0.5>",
-    )
+    left = f"!quant.uniform<{storage}:f32, 0.5:{zero_point}>"
+    right = f"!quant.uniform<{storage}:f32, 0.5>"
     return Elements(left, right, "!quant.uniform<i32:f32, 0.25>", dtype, low, high, zero_point)
 
 
@@ -70,8 +67,7 @@ EXTENTS = {"m": 3, "n": 4, "k": 8, "a": 2, "b": 5, "c": 6, "u": 1}
 
 
 def tensor(axes: str, dynamic: str, element: str) -> str:
-    extents = "".join("?x" if axis in dynamic else f"{EXTENTS[axis]}x" for axis in axes)
-    return f"tensor<{extents}{element}>"
+    return "".join("?x" if axis in dynamic else f"{EXTENTS[axis]}x" for axis in axes) + element
 
 
 def positions(axes: str, order: str) -> list[int]:
@@ -86,19 +82,10 @@ def dot_text(equation: str, dynamic: str, elements: Elements) -> str:
     batching = (
         f"batching_dims = {positions(batch, left)} x {positions(batch, right)}, " if batch else ""
     )
-    x, y, r = (
-        tensor(axes, dynamic, element)
-        for axes, element in (
-            (left, elements.left), (right, elements.right), (result, elements.result),
-        )
-    )  # fmt: skip
-    contracting = f"{positions(summed, left)} x {positions(summed, right)}"
-    return f"""
-func.func @main(%x: {x}, %y: {y}) -> {r} {{
-  %0 = stablehlo.dot_general %x, %y, {batching}contracting_dims = {contracting} : ({x}, {y}) -> {r}
-  return %0 : {r}
-}}
-"""
+    contracting = f"contracting_dims = {positions(summed, left)} x {positions(summed, right)}"
+    x, y = tensor(left, dynamic, elements.left), tensor(right, dynamic, elements.right)
+    r = tensor(result, dynamic, elements.result)
+    return one_operation(f"stablehlo.dot_general %0, %1, {batching}{contracting}", (x, y), r)
 
 
 DOTS = {
@@ -139,9 +126,6 @@ def test_contractions(device: Device, device_name: str, element: str, name: str)
         np.testing.assert_array_equal(function(x, y), expected, err_msg=str(extents))
 
 
-# -- convolutions ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Convolution:
     """A convolution of channels-last images: shapes, of which None is dynamic, and attributes."""
@@ -164,7 +148,7 @@ class Convolution:
             None if None in (self.operand[axis], taps[axis]) else n for axis, n in enumerate(shape)
         ]
         x, k, r = (
-            f"tensor<{''.join('?x' if n is None else f'{n}x' for n in each)}{element}>"
+            "".join("?x" if n is None else f"{n}x" for n in each) + element
             for each, element in (
                 (self.operand, elements.left),
                 (self.kernel, elements.right),
@@ -175,15 +159,9 @@ class Convolution:
             f"stride = {list(self.strides)}, pad = {[list(ends) for ends in self.padding]}, "
             f"lhs_dilate = {list(self.between)}, rhs_dilate = {list(self.within)}"
         )
-        return f"""
-func.func @main(%x: {x}, %k: {k}) -> {r} {{
-  %0 = stablehlo.convolution(%x, %k)
-      dim_numbers = [b, {spatial}, f]x[{spatial}, i, o]->[b, {spatial}, f], window = {{{window}}}
-      {{batch_group_count = {self.batch_groups} : i64, feature_group_count = {self.groups} : i64}}
-      : ({x}, {k}) -> {r}
-  return %0 : {r}
-}}
-"""
+        numbers = f"[b, {spatial}, f]x[{spatial}, i, o]->[b, {spatial}, f]"
+        convolution = convolution_of(numbers, window, self.groups, self.batch_groups)
+        return one_operation(convolution, (x, k), r)
 
     def result_shape(self, shape: Sequence[int], kernel: Sequence[int] = ()) -> list[int]:
         taps = [3 if n is None else n for n in (kernel or self.kernel)]
@@ -263,13 +241,8 @@ def test_convolutions(device: Device, device_name: str, element: str, name: str)
 
 def test_accumulators_of_fewer_bits_than_the_operands(cpu: Device) -> None:
     """Added up in f32, and rounded once."""
-    text = """
-func.func @main(%x: tensor<?x2x8xf32>, %w: tensor<8x4xf32>) -> tensor<?x2x4xf16> {
-  %0 = stablehlo.dot_general %x, %w, contracting_dims = [2] x [0]
-      : (tensor<?x2x8xf32>, tensor<8x4xf32>) -> tensor<?x2x4xf16>
-  return %0 : tensor<?x2x4xf16>
-}
-"""
+    product = "stablehlo.dot_general %0, %1, contracting_dims = [2] x [0]"
+    text = one_operation(product, ("?x2x8xf32", "8x4xf32"), "?x2x4xf16")
     generator = np.random.default_rng(0)
     x = generator.integers(-3000, 3000, (3, 2, 8)).astype(np.float32)
     w = generator.integers(-3, 4, (8, 4)).astype(np.float32)
@@ -277,10 +250,5 @@ func.func @main(%x: tensor<?x2x8xf32>, %w: tensor<8x4xf32>) -> tensor<?x2x4xf16>
 
 
 def test_the_dimension_size_of_unsigned_integers(cpu: Device) -> None:
-    text = """
-func.func @main(%x: tensor<?x4xui8>) -> tensor<i32> {
-  %0 = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?x4xui8>) -> tensor<i32>
-  return %0 : tensor<i32>
-}
-"""
+    text = one_operation("stablehlo.get_dimension_size %0, dim = 0", ("?x4xui8",), "i32")
     assert main_of(text, cpu)(np.zeros((3, 4), np.uint8)) == 3

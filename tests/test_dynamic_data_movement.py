@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from devices import main_of
-from programs import LONG
+from programs import LONG, one_operation
 from subquant.runtime import Device
 
 ELEMENTS = {
@@ -46,8 +46,6 @@ def random(shape: Sequence[int], element: str, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(low, high, shape).astype(ELEMENTS[element][1])
 
 
-# -- windows --------------------------------------------------------------------------------------
-
 WINDOWS: dict[str, tuple[Any, ...]] = {
     # Shape of the operand; sizes, strides, padding; dilations of the operand and of the window.
     "batch": ((None, 4, 4, 2), (1, 2, 2, 1), (1, 2, 2, 1), ((0, 0),) * 4, (1,) * 4, (1,) * 4),
@@ -68,22 +66,17 @@ def pool_text(name: str, element: str, function: str) -> str:
     shape, sizes, strides, padding, between, within = WINDOWS[name]
     type_ = ELEMENTS[element][0]
     result = [None if n is None else m for n, m in zip(shape, pool_shape(name, shape), strict=True)]
-    x, z, r = (f"tensor<{shaped(*each)}{type_}>" for each in (shape, (), result))
-    return f"""
-func.func @main(%x: {x}, %z: {z}) -> {r} {{
-  %0 = "stablehlo.reduce_window"(%x, %z) ({{
+    z = f"tensor<{type_}>"
+    operation = f""""stablehlo.reduce_window"(%0, %1) ({{
   ^bb0(%a: {z}, %b: {z}):
     {BODIES[function].replace("ELEMENT", z)}
-    stablehlo.return %1 : {z}
+    stablehlo.return %c : {z}
   }}) {{window_dimensions = array<i64: {str(sizes)[1:-1]}>,
         window_strides = array<i64: {str(strides)[1:-1]}>,
         base_dilations = array<i64: {str(between)[1:-1]}>,
         window_dilations = array<i64: {str(within)[1:-1]}>,
-        padding = dense<{[list(ends) for ends in padding]}> : tensor<{len(shape)}x2xi64>}}
-      : ({x}, {z}) -> {r}
-  return %0 : {r}
-}}
-"""
+        padding = dense<{[list(ends) for ends in padding]}> : tensor<{len(shape)}x2xi64>}}"""
+    return one_operation(operation, (shaped(*shape) + type_, type_), shaped(*result) + type_)
 
 
 def pool_shape(name: str, shape: Sequence[int | None]) -> list[int]:
@@ -115,10 +108,10 @@ def placed(
 
 
 BODIES = {
-    "maximum": "%1 = stablehlo.maximum %a, %b : ELEMENT",
-    "add": "%1 = stablehlo.add %b, %a : ELEMENT",
+    "maximum": "%c = stablehlo.maximum %a, %b : ELEMENT",
+    "add": "%c = stablehlo.add %b, %a : ELEMENT",
     "greater": """%p = stablehlo.compare GT, %a, %b : (ELEMENT, ELEMENT) -> tensor<i1>
-    %1 = stablehlo.select %p, %a, %b : tensor<i1>, ELEMENT""",
+    %c = stablehlo.select %p, %a, %b : tensor<i1>, ELEMENT""",
 }
 
 
@@ -169,15 +162,9 @@ def test_pads(device: Device, device_name: str, element: str, name: str) -> None
         None if n is None else n + (n - 1) * b + before + after
         for n, b, before, after in zip(shape, between, low, high, strict=True)
     ]
-    x, z, r = (f"tensor<{shaped(*each)}{type_}>" for each in (shape, (), extents))
-    text = f"""
-func.func @main(%x: {x}, %z: {z}) -> {r} {{
-  %0 = stablehlo.pad %x, %z, low = {list(low)}, high = {list(high)}, interior = {list(between)}
-      : ({x}, {z}) -> {r}
-  return %0 : {r}
-}}
-"""
-    pad = main_of(text, device)
+    operation = f"stablehlo.pad %0, %1, low = {[*low]}, high = {[*high]}, interior = {[*between]}"
+    operands = shaped(*shape) + type_, type_
+    pad = main_of(one_operation(operation, operands, shaped(*extents) + type_), device)
     for size in (3, 5):
         x = random([size + number if n is None else n for number, n in enumerate(shape)], element)
         z = np.array(7, x.dtype)
@@ -246,19 +233,10 @@ def test_gathers(device: Device, device_name: str, element: str, name: str) -> N
     operand, indices, result, numbers, sizes, expected = GATHERS[name]
     type_ = ELEMENTS[element][0]
     index = "ui8" if name == "slices" else "i32"
-    x, i, r = (
-        f"tensor<{operand}x{type_}>",
-        f"tensor<{indices}x{index}>",
-        f"tensor<{result}x{type_}>",
-    )
-    text = f"""
-func.func @main(%x: {x}, %i: {i}) -> {r} {{
-  %0 = "stablehlo.gather"(%x, %i) {{dimension_numbers = #stablehlo.gather<{numbers}>,
-      slice_sizes = array<i64: {sizes}>}} : ({x}, {i}) -> {r}
-  return %0 : {r}
-}}
-"""
-    gather = main_of(text, device)
+    operation = f""""stablehlo.gather"(%0, %1) {{
+      dimension_numbers = #stablehlo.gather<{numbers}>, slice_sizes = array<i64: {sizes}>}}"""
+    operands = f"{operand}x{type_}", f"{indices}x{index}"
+    gather = main_of(one_operation(operation, operands, f"{result}x{type_}"), device)
     for size in (1, 5):
         x = random(sizes_of(operand, size), element)
         low = 0 if index == "ui8" else -3
@@ -294,13 +272,8 @@ func.func @main(%x: {x}, %u: {u}, %i: tensor<i32>, %j: tensor<i8>) -> {x} {{
 
 @pytest.mark.parametrize(("device_name", "element", "name"), on_devices(["ui8", "i4", "q8"]))
 def test_reversals(device: Device, device_name: str, element: str, name: str) -> None:
-    x_type = f"tensor<?x3x?x{ELEMENTS[element][0]}>"
-    text = f"""
-func.func @main(%x: {x_type}) -> {x_type} {{
-  %0 = stablehlo.reverse %x, dims = [0, 1] : {x_type}
-  return %0 : {x_type}
-}}
-"""
+    type_ = f"?x3x?x{ELEMENTS[element][0]}"
+    text = one_operation('"stablehlo.reverse"(%0) {dimensions = array<i64: 0, 1>}', (type_,), type_)
     reverse = main_of(text, device)
     for size in (1, 4):
         x = random([size, 3, size + 1], element)

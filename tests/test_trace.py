@@ -61,8 +61,7 @@ def on_device(function: Function, arrays: list[np.ndarray], device: Device) -> A
 def test_division_by_an_argument(cpu: Device) -> None:
     """Both sides are computed; towards zero, as C++ divides."""
     arrays = [np.array([7, -7, 100, -1], np.int32), np.array([2, 2, 9, 3], np.int32)]
-    actual = on_device(divide_truncated, arrays, cpu)
-    np.testing.assert_array_equal(actual, [3, -3, 11, 0])
+    np.testing.assert_array_equal(on_device(divide_truncated, arrays, cpu), [3, -3, 11, 0])
 
 
 # -- layouts --------------------------------------------------------------------------------------
@@ -185,8 +184,7 @@ def test_functions(name: str, cpu: Device) -> None:
     expected = list(expected) if isinstance(expected, tuple) else [expected]
     arguments = [stored(array) for array in arrays]
     completed = compiled_functions().function(name, cpu).invoke(arguments)
-    module = InterpretedModule(trace_of(function, arrays))["main"]
-    interpreted = module.invoke(arguments)
+    interpreted = InterpretedModule(trace_of(function, arrays))["main"].invoke(arguments)
     assert len(completed) == len(expected) == len(interpreted)
     for want, got, other in zip(expected, completed, interpreted, strict=True):
         assert got.shape == want.shape
@@ -210,8 +208,7 @@ def test_a_product_and_a_sum_may_be_rounded_once(cpu: Device) -> None:
 @ON_DEVICES
 def test_a_rounded_product_is_rounded_before_a_sum(device: Device, device_name: str) -> None:
     """Fused and separate roundings differ for these values; zeros keep their signs."""
-    generator = np.random.default_rng(7)
-    x, y, z = (generator.normal(size=2000).astype(np.float32) for _ in range(3))
+    x, y, z = np.random.default_rng(7).normal(size=(3, 2000)).astype(np.float32)
     x[:3], z[:3] = 0, -0.0
     once = (x.astype(np.float64) * y.astype(np.float64) + z.astype(np.float64)).astype(np.float32)
     expected = x * y + z
@@ -221,8 +218,7 @@ def test_a_rounded_product_is_rounded_before_a_sum(device: Device, device_name: 
         return rounded_product(x, y) + z
 
     np.testing.assert_array_equal(bits(function(x, y, z)), bits(expected))
-    actual = on_device(function, [x, y, z], device)
-    np.testing.assert_array_equal(bits(actual), bits(expected))
+    np.testing.assert_array_equal(bits(on_device(function, [x, y, z], device)), bits(expected))
 
 
 @ON_DEVICES
