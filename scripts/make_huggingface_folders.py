@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tiny Hugging Face folders for the tests, written by the libraries themselves.
+r"""Tiny Hugging Face folders for the tests, written by the libraries themselves.
 
     python -m venv .venv-huggingface && . .venv-huggingface/bin/activate
     pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
@@ -47,9 +47,9 @@ import transformers
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from huggingface_folders import architectures, compressed, gptq  # noqa: E402
+from huggingface_folders import architectures, bits_and_bytes, compressed, gptq  # noqa: E402
 
-FAMILIES = (architectures, compressed, gptq)
+FAMILIES = (architectures, compressed, bits_and_bytes, gptq)
 """Modules with a table ``FOLDERS``: the function that writes the folder of each name."""
 
 
