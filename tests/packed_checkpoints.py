@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from subquant.errors import SubquantError
+from subquant.formats.checkpoints.layers import PackedTensor
 from subquant.formats.huggingface import read_huggingface
-from subquant.formats.packed_int4 import PackedInt4Tensor
 from subquant.layouts import (
     BlockAffineLayout,
     InferenceTensor,
@@ -100,16 +100,16 @@ def packed_layer(
     return arrays, q, z, ((q - z[group_of]) * scales[group_of].astype(np.float64)).T
 
 
-def packed_tensor(folder: Path, arrays: dict[str, Array], config: Any) -> PackedInt4Tensor:
+def packed_tensor(folder: Path, arrays: dict[str, Array], config: Any) -> PackedTensor:
     tensor = read(quantized(folder, arrays, config))["l.weight"]
-    assert isinstance(tensor, PackedInt4Tensor)
+    assert isinstance(tensor, PackedTensor)
     return tensor
 
 
 def check_weight(
     tensor: InferenceTensor, q: Array, z: Array, reals: Array, block: list[int]
 ) -> None:
-    assert isinstance(tensor, PackedInt4Tensor)
+    assert isinstance(tensor, PackedTensor)
     planar = tensor.to_planar()
     assert isinstance(planar, PlanarQuantizedTensor)
     assert isinstance(planar.layout, BlockAffineLayout)

@@ -11,14 +11,15 @@ the property ``metadata``, if it says more than the framework that wrote them.
 
 Where the configuration has a ``quantization_config`` (or the file ``quantize_config.json`` of
 AutoGPTQ, or ``quant_config.json`` of AutoAWQ, is there), packed weights become quantized tensors
-(`subquant.formats.packed_int4`). Where there are several, they have to say the same.
+(`subquant.formats.checkpoints`, by ``quant_method``). Where there are several, they have to say the
+same.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..core.read_record import Irrelevant, ReadRecord
@@ -26,16 +27,28 @@ from ..core.strict_json import Json, JsonObject, load_json, shown
 from ..errors import InputError, Place, UnsupportedError
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array
-from .packed_int4 import read_packed_int4
-from .packed_settings import PackedInt4Form, packed_int4_form
+from .checkpoints.compressed_tensors import CompressedTensorsFormat
+from .checkpoints.fine_grained_fp8 import FineGrainedFp8Format
+from .checkpoints.grouped_config import grouped_format
+from .checkpoints.layers import CheckpointFormat, Layers
 from .safetensors import SafetensorsFile, read_safetensors
 
 _INDEX = ".safetensors.index.json"
 _SHARD = re.compile(r".*-(\d{5})-of-(\d{5})\.safetensors", re.DOTALL)
 _KEY = "quantization_config"
 _OLD_CONFIGURATIONS = ("quantize_config.json", "quant_config.json")
-_OTHER_KEYS = ("compression_config", "quantization")
-"""Keys by which older compressed-tensors and MLX say that weights are quantized."""
+_OTHER_KEYS = ("quantization",)
+"""Keys by which MLX says that weights are quantized."""
+_OLD_KEY = "compression_config"
+"""The key of `_KEY` in older files of compressed-tensors."""
+
+_FORMATS: dict[str, Callable[[Mapping[str, Json], str], CheckpointFormat]] = {
+    "gptq": grouped_format,
+    "awq": grouped_format,
+    "compressed-tensors": CompressedTensorsFormat.of,
+    "fp8": FineGrainedFp8Format.of,
+}
+"""Readers of configurations by ``quant_method``."""
 
 
 def read_huggingface(
@@ -71,13 +84,14 @@ def read_huggingface(
             )
         files = [read_safetensors(source)]
         arrays = files[0].tensors
-    form = _packed_form(config, folder)
-    if form is None:
+    packing = _packing(config, folder)
+    if packing is None:
         tensors: dict[str, InferenceTensor] = {
             name: PrimitiveTensor(array, name) for name, array in arrays.items()
         }
     else:
-        tensors = read_packed_int4(arrays, form, str(source))
+        metadata = {key: value for file in files for key, value in file.metadata.items()}
+        tensors = packing.read(Layers(arrays, metadata, Place(str(source))))
     return split_properties(config) | metadata_of(files), tensors
 
 
@@ -131,30 +145,33 @@ def _weights_of(folder: Path) -> Path:
     raise InputError(f"'{folder}' holds no weights, expected model.safetensors or model{_INDEX}")
 
 
-def _packed_form(config: Mapping[str, Json], folder: Path) -> PackedInt4Form | None:
+def _packing(config: Mapping[str, Json], folder: Path) -> CheckpointFormat | None:
     """Return how weights are packed, as all configurations say; None if none does."""
     location = Place(str(folder / "config.json"))
     for key in _OTHER_KEYS:
         if config.get(key):
             raise UnsupportedError(
                 f"the key '{key}' says that weights are quantized in a way that is not supported; "
-                "expected GPTQ or AWQ, with a 'quantization_config'",
+                f"expected a '{_KEY}' with one of: {', '.join(_FORMATS)}",
                 location,
             )
-    forms: dict[str, PackedInt4Form] = {}
+    packings: dict[str, CheckpointFormat] = {}
     for label, settings in _quantizations(config, ""):
         if not isinstance(settings, dict):
             raise InputError(f"{label} must be an object, got {shown(settings)}", location)
-        forms[label] = packed_int4_form(settings, str(folder / "config.json"))
+        packings[label] = _format(settings, str(folder / "config.json"))
     for name in _OLD_CONFIGURATIONS:
         if os.path.exists(folder / name):
             settings = load_json(folder / name, "the quantization's configuration")
-            forms[f"'{name}'"] = packed_int4_form(settings, str(folder / name))
-    if not forms:
+            packings[f"'{name}'"] = _format(settings, str(folder / name))
+    if not packings:
         return None
-    (first, expected), *further = forms.items()
-    for label, form in further:
-        wrong = [key for key, value in vars(expected).items() if value != getattr(form, key)]
+    (first, expected), *further = packings.items()
+    for label, packing in further:
+        wrong = ["the method"]
+        if type(packing) is type(expected):
+            pairs = vars(expected).items()
+            wrong = [key for key, value in pairs if value != getattr(packing, key)]
         if wrong:
             raise InputError(
                 f"{first} and {label} contradict each other about {', '.join(wrong)}; leave the "
@@ -164,12 +181,26 @@ def _packed_form(config: Mapping[str, Json], folder: Path) -> PackedInt4Form | N
     return expected
 
 
+def _format(settings: JsonObject, file: str) -> CheckpointFormat:
+    """Read a configuration by its method; old files of GPTQ and AWQ have none."""
+    method = settings.get("quant_method", "gptq")
+    if not isinstance(method, str):
+        raise InputError(f"'quant_method' must be a string, got {shown(method)}", Place(file))
+    if method.lower() not in _FORMATS:
+        raise UnsupportedError(
+            f"the quantization method is {shown(method)}, expected one of: {', '.join(_FORMATS)}",
+            Place(file),
+        )
+    return _FORMATS[method.lower()](settings, file)
+
+
 def _quantizations(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
     """Yield the quantizations of a configuration and of its parts, with their keys."""
-    if config.get(_KEY) is not None:
-        yield f"'{prefix}{_KEY}'", config[_KEY]
+    for key in (_KEY, _OLD_KEY):
+        if config.get(key) is not None:
+            yield f"'{prefix}{key}'", config[key]
     for key, part in config.items():
-        if isinstance(part, dict) and key != _KEY:
+        if isinstance(part, dict) and key not in (_KEY, _OLD_KEY):
             yield from _quantizations(part, f"{prefix}{key}.")
 
 

@@ -28,6 +28,7 @@ from ..numerics.block_form import BlockForm
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import PackedIntegers
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+from .activations import ActivationQuantization, activations_of
 
 Planes = Mapping[str, Any]
 """Arrays, or traced values, by the name of the plane."""
@@ -48,7 +49,7 @@ class QuantizedLayout(ABC):
 
     Attributes:
         PLANES: names of the planes; a name that ends in ``?`` may be left out.
-        METADATA: names of the metadata that the layout knows.
+        METADATA: names of the metadata that the layout knows, beside ``activations``.
 
     Raises:
         InputError: planes are missing, unknown, or of the wrong shape or type.
@@ -69,6 +70,8 @@ class QuantizedLayout(ABC):
             raise InputError(
                 f"{self.name} has the planes {sorted(self.planes)}, expected {list(self.PLANES)}"
             )
+        self.activations: ActivationQuantization | None = activations_of(self.metadata)
+        """The quantization of the activations that a layer multiplies by the tensor."""
         self.check()
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -149,6 +152,11 @@ class BlockLayout(QuantizedLayout):
     def block_size(self) -> int:
         """The number of elements of a row that share a scale; 1 where blocks divide no rows."""
         return 1 if self.row_block is None else self.row_block
+
+    @property
+    def has_block_form(self) -> bool:
+        """True if `block_form` describes the elements in the order of the tensor."""
+        return True
 
     @abstractmethod
     def block_form(self) -> BlockForm:

@@ -1,4 +1,4 @@
-"""Blocks of 4-bit indices into a table: GGML's IQ4_NL, and whatever has 16 levels of its own.
+"""Blocks of 4-bit indices into a table of 16 levels: GGML's IQ4_NL, MXFP4, NVFP4, NF4.
 
 The types IQ1, IQ2 and IQ3 have codebooks: a number of 8 to 11 bits selects a short row of integers
 for 4 or 8 elements at once; their signs are bits of their own, or a delta is added. As layouts hold
@@ -15,14 +15,15 @@ import functools
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ..core.requirements import require
-from ..errors import InputError
+from ..errors import InputError, UsageError
 from ..numerics.array_functions import take
 from ..numerics.block_form import BlockForm
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import PackedIntegers, unpack_planes
-from ..numerics.parameters import StorageType
+from ..numerics.parameters import QuantizationParameters, StorageType
 from .base import QuantizedLayout, integers_of
 from .scaled import BlockScaledLayout
 from .super_blocks import SuperBlockLayout
@@ -34,18 +35,29 @@ _LEVELS = 16
 class _TableLayout(QuantizedLayout):
     """Base of layouts of indices into a table; another base says where the indices lie."""
 
-    METADATA: ClassVar = ("table",)
+    METADATA: ClassVar[tuple[str, ...]] = ("table",)
+    HAS_FLOATS: ClassVar = False
+    """True if the entries of a table may be floats."""
 
     def check(self) -> None:
-        """Check the blocks, and that ``table`` is 16 integers of 8 bits."""
+        """Check the blocks, and that ``table`` is 16 integers of 8 bits, or 16 floats of f32."""
         super().check()  # type: ignore[safe-super]  # the other base
         table = self.metadata.get("table")
         is_table = isinstance(table, list) and len(table) == _LEVELS
-        if not is_table or not all(type(n) is int and -128 <= n <= 127 for n in table or ()):
+        is_valid = is_table and all(type(n) is int and -128 <= n <= 127 for n in table or ())
+        if self.HAS_FLOATS and is_table and not is_valid:
+            is_valid = all(type(n) is float and np.float32(n) == n for n in table or ())
+        if not is_valid:
+            floats = ", or of floats of f32" if self.HAS_FLOATS else ""
             raise InputError(
-                f"'table' of {self.name} must be a list of {_LEVELS} integers from -128 to 127, "
-                f"got {table!r}"
+                f"'table' of {self.name} must be a list of {_LEVELS} integers from -128 to 127"
+                f"{floats}, got {table!r}"
             )
+
+    @property
+    def has_float_table(self) -> bool:
+        """True if the entries of the table are floats."""
+        return type(self.metadata["table"][0]) is float
 
     @property
     def storage(self) -> StorageType:
@@ -53,27 +65,83 @@ class _TableLayout(QuantizedLayout):
         return StorageType(8, True)
 
     def entries(self, indices: Any) -> Any:
-        """The entries of the table as int8."""
-        return take(np.array(self.metadata["table"], np.int8), indices)
+        """The entries of the table as int8, or f32."""
+        dtype = np.float32 if self.has_float_table else np.int8
+        return take(np.array(self.metadata["table"], dtype), indices)
 
 
 class LookupBlockScaledLayout(_TableLayout, BlockScaledLayout):
-    """``d * table[qs] + m`` for blocks of the last axis.
+    """``d / divisor * table[qs] + m`` for blocks of the last axis.
 
     Planes, for a tensor of shape ``[..., K]`` and blocks of ``B``:
         d: scales ``[..., K / B, 1]``.
         qs: indices ``[..., K / B, B / 2]``, two in a byte (uint8), the even one in the low bits.
-        m: offsets in units of the reals, of the shape of ``d``; 0 if left out.
+        m: offsets in units of the reals, of the shape of ``d``; 0 if left out. Not with floats.
+        divisor: of all scales, of shape ``[]`` (f32): the global scale of NVFP4, whose quotients
+            are rounded to f32. 1 if left out.
 
     Metadata:
-        table: 16 integers from -128 to 127.
+        table: 16 integers from -128 to 127, or 16 floats of f32 (NF4).
     """
 
+    PLANES: ClassVar = ("d", "qs", "m?", "divisor?")
     ELEMENTS_PER_BYTE: ClassVar = 2
+    HAS_FLOATS: ClassVar = True
+
+    def check(self) -> None:
+        """Check the blocks, the table and the divisor."""
+        super().check()
+        self.expect("divisor", (), "float32")
+        if "m" in self.planes and self.has_float_table:
+            raise InputError(f"{self.name} has offsets and a table of floats, expected one of them")
+
+    @property
+    def has_block_form(self) -> bool:
+        """False with a table of floats: a block form has integers."""
+        return not self.has_float_table
 
     def values(self) -> Any:
-        """The entries of the table ``[..., K / B, B]`` as int8."""
+        """The entries of the table ``[..., K / B, B]`` as int8, or f32."""
         return self.entries(unpack_planes(self.planes["qs"], [4]))
+
+    def block_form(self) -> BlockForm:
+        """The integers in the shape of the tensor, scales and offsets.
+
+        Raises:
+            UsageError: the table has floats.
+        """
+        if self.has_float_table:
+            raise UsageError(f"{self.name} with a table of floats has no block form of integers")
+        return super().block_form()
+
+    def _scales_and_offsets(self) -> tuple[Any, Any]:
+        scales, offsets = super()._scales_and_offsets()
+        if "divisor" in self.planes:
+            with np.errstate(all="ignore"):
+                scales = scales.astype(np.float32) / self.planes["divisor"]
+        return scales, offsets
+
+    def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """The values, of the layout's shape."""
+        if not self.has_float_table:
+            return super().dequant(dtype)
+        compute = self.compute_dtype()
+        scales = self._scales_and_offsets()[0].astype(compute)
+        with np.errstate(all="ignore"):
+            values = self.values().astype(compute) * scales.reshape((*scales.shape, 1))
+        return values.reshape(self.shape).astype(dtype)
+
+    def parameters(self) -> QuantizationParameters:
+        """The same as a sub-channel type.
+
+        Raises:
+            UsageError: there are offsets, a divisor, or a table of floats.
+        """
+        if "divisor" in self.planes or self.has_float_table:
+            raise UsageError(
+                f"{self.name} with a divisor or a table of floats is no quantized type"
+            )
+        return super().parameters()
 
 
 class SuperBlockLookupScaled_4_6_Layout(_TableLayout, SuperBlockLayout):  # noqa: N801 (archives')

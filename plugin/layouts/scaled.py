@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
-from ..numerics.array_functions import is_known, unpack_bits
+from ..numerics.array_functions import is_known, scatter, unpack_bits
 from ..numerics.block_form import BlockForm
 from ..numerics.element_types import AnyArray, Array
 from ..numerics.packed_integers import PLANE_BITS, PackedIntegers, plane_shapes
@@ -114,13 +114,17 @@ class BlockAffineLayout(BlockLayout):
     """``(q - z) * d`` for blocks along any axes: the sub-channel type as planes.
 
     Packed storage lies as `subquant.numerics.packed_integers` says, signed values plus half their
-    range.
+    range. With `order`, the planes hold the columns of a matrix in another order, so that columns
+    of one block are consecutive: `dequant` restores the order, and `subquant.ops.linear` gathers
+    the other operand instead.
 
     Planes:
         d: scales, of shape ``ceil(shape / block_shape)``.
         qs: storage values, of the tensor's shape; packed ones of 2 or 4 bits are bytes (uint8).
         qs_low, qs_high: in place of ``qs`` the two planes of packed ones of 3, 5 or 6 bits.
         z: integer zero points, of the shape of ``d``; 0 if left out.
+        order: the column of the matrix that each stored column is, ``[K]`` (int32); ascending if
+            left out.
 
     Metadata:
         block_shape: the extents of a block, one an axis.
@@ -128,7 +132,7 @@ class BlockAffineLayout(BlockLayout):
         packed: whether the storage is; false if left out.
     """
 
-    PLANES: ClassVar = ("d", "qs?", "qs_low?", "qs_high?", "z?")
+    PLANES: ClassVar = ("d", "qs?", "qs_low?", "qs_high?", "z?", "order?")
     METADATA: ClassVar = ("block_shape", "storage", "packed")
 
     @classmethod
@@ -139,10 +143,12 @@ class BlockAffineLayout(BlockLayout):
         zero_points: Array | None,
         block_shape: Sequence[int],
         storage: StorageType,
+        order: Array | None = None,
     ) -> BlockAffineLayout:
         """The layout of storage values, packed where they have 2 to 6 bits and rows fill bytes.
 
-        Scales and zero points have the shape ``ceil(shape / block_shape)``.
+        Scales and zero points have the shape ``ceil(shape / block_shape)``; storage values and
+        blocks are in the order of the plane `order`.
         """
         bits = PLANE_BITS.get(storage.width)
         packed = bits is not None and plane_shapes(stored.shape, bits) is not None
@@ -154,7 +160,7 @@ class BlockAffineLayout(BlockLayout):
         if packed:
             planes = _integers(storage).pack(stored)
             metadata["packed"] = True
-        arrays = {"d": scales, **planes, "z": zero_points}
+        arrays = {"d": scales, **planes, "z": zero_points, "order": order}
         return cls(stored.shape, arrays, metadata)
 
     @classmethod
@@ -192,6 +198,32 @@ class BlockAffineLayout(BlockLayout):
         except UsageError as error:
             raise InputError(f"'storage' of {self.name}: {error.message}") from None
         self._check_storage()
+        self._check_order()
+
+    def _check_order(self) -> None:
+        order = self.planes.get("order")
+        if order is None:
+            return
+        if len(self.shape) != 2:
+            raise InputError(f"{self.name} of shape {self.shape} has an order, expected a matrix")
+        self.expect("order", self.shape[1:], "int32")
+        if is_known(order) and (np.sort(order) != np.arange(self.shape[1])).any():
+            raise InputError(
+                f"plane 'order' of {self.name} must have each column of {self.shape[1]} once"
+            )
+
+    def in_stored_order(self) -> BlockAffineLayout:
+        """The matrix with its columns as the planes hold them: column ``i`` is ``order[i]``."""
+        planes = {name: plane for name, plane in self.planes.items() if name != "order"}
+        return type(self)(self.shape, planes, self.metadata)
+
+    def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """The values, with the columns in the order of the matrix."""
+        order = self.planes.get("order")
+        if order is None:
+            return super().dequant(dtype)
+        columns = self.in_stored_order().dequant(dtype).transpose((1, 0))
+        return scatter(columns, order, columns, "set").transpose((1, 0))
 
     def _check_storage(self) -> None:
         names = [name for name in self.planes if name[0] == "q"]
@@ -234,8 +266,18 @@ class BlockAffineLayout(BlockLayout):
         divides = last <= self.shape[-1] and self.shape[-1] % last == 0
         return last if divides and all(size == 1 for size in leading) else None
 
+    @property
+    def has_block_form(self) -> bool:
+        """False if the planes have the columns in another order."""
+        return "order" not in self.planes
+
     def block_form(self) -> BlockForm:
-        """The integers; zero points in the type of the storage, in whose range they are."""
+        """The integers; zero points in the type of the storage, in whose range they are.
+
+        Raises:
+            UsageError: the planes have the columns in another order: see `in_stored_order`.
+        """
+        self._expect_no_order()
         zero_points = self.planes.get("z")
         if self.is_packed:
             integers = _integers(self.storage)
@@ -253,8 +295,17 @@ class BlockAffineLayout(BlockLayout):
             None if zero_points is None else zero_points.astype(stored.dtype),
         )
 
+    def _expect_no_order(self) -> None:
+        if not self.has_block_form:
+            raise UsageError(f"{self.name} with an order of columns has no blocks of the matrix")
+
     def parameters(self) -> QuantizationParameters:
-        """The same as a quantized type."""
+        """The same as a quantized type.
+
+        Raises:
+            UsageError: the planes have the columns in another order.
+        """
+        self._expect_no_order()
         scales, block = np.asarray(self.planes["d"]), self.metadata["block_shape"]
         axes = tuple(a for a, (n, b) in enumerate(zip(self.shape, block, strict=True)) if b != n)
         zero_points = np.asarray(self.planes.get("z", np.zeros(scales.shape, np.int64)))

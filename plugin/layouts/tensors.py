@@ -26,6 +26,7 @@ from ..core.read_record import ReadRecord
 from ..errors import InputError
 from ..numerics.array_functions import Symbolic
 from ..numerics.element_types import AnyArray, Array
+from .activations import ACTIVATIONS_KEY
 from .base import QuantizedLayout, layout_class
 
 _Tensor = TypeVar("_Tensor", bound="InferenceTensor")
@@ -185,7 +186,7 @@ class PlanarQuantizedTensor(QuantizedTensor):
             raise InputError(f"tensor '{name}' has no valid layout, got {layout!r}, {metadata!r}")
         kind, unread = layout_class(layout), ReadRecord(None, f"tensor '{name}'")
         keys = unread.track(f"metadata of {layout}", metadata)
-        known = {key: keys[key] for key in kind.METADATA if key in keys}
+        known = {key: keys[key] for key in (*kind.METADATA, ACTIVATIONS_KEY) if key in keys}
         unread.finish("write the archive again without")
         return cls(kind(tuple(shape), arrays, known), name)
 

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from .array_functions import bits_of, convert, take, truncate
+from .array_functions import bits_of, convert, is_known, take, truncate
 from .element_types import F32, I32, AnyArray, Array
 
 
@@ -52,6 +52,29 @@ class SmallFloat:
     def decode(self, codes: AnyArray, dtype: npt.DTypeLike) -> AnyArray:
         """Codes as reals of a float type that holds them all."""
         return take(self.table.astype(dtype), convert(codes, I32) & (2 * self.sign - 1))
+
+    def compute(self, codes: AnyArray) -> AnyArray:
+        """Codes as f32, without a table in a program: by integers and one product.
+
+        The exponent and mantissa of a code are those of f32 from bit ``23 - m`` on; a code without
+        an exponent counts steps of the least magnitude.
+        """
+        if is_known(codes):
+            return self.table[np.asarray(codes)]
+        m, sign_bit = self.mantissa, self.sign.bit_length() - 1
+        code = convert(codes, I32)
+        magnitude = code & (self.sign - 1)
+        normal = bits_of((magnitude << (23 - m)) + ((127 - self.bias) << 23), F32)
+        steps = convert(magnitude, F32) * np.float32(2.0 ** (1 - self.bias - m))
+        value = np.where(magnitude < (1 << m), steps, normal)
+        if self.infinity is not None:
+            value = np.where(magnitude == self.infinity, np.float32(np.inf), value)
+            value = np.where(magnitude > self.infinity, np.float32(np.nan), value)
+        elif self.nan is not None:
+            value = np.where(code == self.nan, np.float32(np.nan), value)
+            value = np.where(code == (self.nan | self.sign), np.float32(np.nan), value)
+        sign = (code & self.sign) << (31 - sign_bit)
+        return bits_of(bits_of(value, I32) | sign, F32)
 
     def encode(self, reals: AnyArray, saturate: bool = True) -> AnyArray:
         """The nearest codes of f32 reals, ties to even, as uint8.

@@ -15,6 +15,8 @@
 
   In a program the weight is a ``subquant.dequantize`` in front of the contraction, and the passes
   make one block contraction of the two.
+* *ordered*: weights whose columns are stored in another order (GPTQ's ``desc_act``). The elements
+  of ``x`` are gathered in that order, and the weight is one in its stored order.
 * *dequantized*: any layout, by its float values.
 
 Bound of the last two, beside exact sums: ``(K + 4) * 2**-24 * sum_k |x| |w|`` where ``|w|`` is
@@ -26,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import UsageError
-from ..layouts import BlockLayout, QuantizedLayout
+from ..layouts import BlockAffineLayout, BlockLayout, QuantizedLayout
 from ..numerics.array_functions import is_known, take
 from ..numerics.convolutions import contract
 from ..numerics.element_types import AnyArray
@@ -77,12 +79,30 @@ def _affine(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
     return _with_bias(acc.astype(np.float32) * scales, bias)
 
 
+def _takes_ordered(x: Operand, w: Operand, bias: Operand = None) -> bool:
+    return (
+        _fits(x, w, bias)
+        and not isinstance(x, QuantizedLayout)
+        and isinstance(w, BlockAffineLayout)
+        and "order" in w.planes
+    )
+
+
+@linear.implementation("ordered", _takes_ordered)
+def _ordered(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
+    gathered = take(real(x), w.planes["order"], axis=len(_shape(x)) - 1)
+    stored = w.in_stored_order()
+    implementation = _blocks if _takes_blocks(gathered, stored, bias) else _dequantized
+    return implementation(gathered, stored, bias)
+
+
 def _takes_blocks(x: Operand, w: Operand, bias: Operand = None) -> bool:
     return (
         _fits(x, w, bias)
         and x is not None
         and not isinstance(x, QuantizedLayout)
         and isinstance(w, BlockLayout)
+        and w.has_block_form
         and w.row_block is not None
     )
 

@@ -38,7 +38,9 @@ def _is_table(ids: AnyArray, table: Operand) -> bool:
 def _has_rows(ids: AnyArray, table: Operand) -> bool:
     if not _is_table(ids, table) or not isinstance(table, QuantizedLayout):
         return False
-    return all(plane.shape[:1] == table.shape[:1] for plane in table.planes.values())
+    return "order" not in table.planes and all(
+        plane.shape[:1] == table.shape[:1] for plane in table.planes.values()
+    )
 
 
 @embedding_lookup.implementation("rows", _has_rows)

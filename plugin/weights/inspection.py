@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from ..core.strict_json import Json, JsonObject, shown
-from ..formats.packed_int4 import PackedInt4Tensor
+from ..formats.checkpoints.layers import PackedTensor
 from ..layouts.ggml import GgmlTensor
 from ..layouts.tensors import (
     InferenceTensor,
@@ -69,8 +69,8 @@ def describe(tensor: InferenceTensor) -> WeightTensor:
         kind = tensor.array.dtype.name
     elif isinstance(tensor, GgmlTensor):
         kind = tensor.ggml_type
-    elif isinstance(tensor, PackedInt4Tensor):
-        kind = tensor.form.method.upper()
+    elif isinstance(tensor, PackedTensor):
+        kind = tensor.kind
     elif isinstance(tensor, PlanarQuantizedTensor):
         kind, arrays = tensor.layout.name, _plane_arrays(tensor)
     else:
