@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from checkpoints import FOLDERS, changed_copy, expected, numpy_logits, relative_error
+from gguf_of_checkpoint import write_gguf
 from subquant.cli import main
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.models import load
@@ -46,6 +47,18 @@ def test_compiled_logits(name: str) -> None:
     session = load(FOLDERS / name, activations="float", context=64).session()
     actual = [session.prompt(tokens[:20]), *(session.next(token) for token in tokens[20:])]
     assert relative_error(np.stack(actual), reference[19:]) < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [("llama2", "llama"), ("phi3", "phi3"), ("phi3_partial", "phi3"),
+     ("qwen2", "qwen2"), ("smollm", "llama")],
+)  # fmt: skip
+def test_logits_of_gguf_files(name: str, architecture: str, tmp_path: Path) -> None:
+    """The same models as llama.cpp's converter writes them."""
+    tokens, reference = expected(name)
+    path = write_gguf(name, architecture, tmp_path / "model.gguf")
+    assert relative_error(numpy_logits(path, tokens), reference) < 3e-6
 
 
 # -- tokens ----------------------------------------------------------------------------------------

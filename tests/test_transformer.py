@@ -170,8 +170,8 @@ def test_blocks_with_a_window_and_without(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (TinyModel("phi3"), "the model is of the architecture 'phi3', which is not supported; "
-         "expected one of: gemma3, llama, qwen2, qwen3, qwen3moe"),
+        (TinyModel("bert"), "the model is of the architecture 'bert', which is not supported; "
+         "expected one of: gemma3, llama, phi3, qwen2, qwen3, qwen3moe, smollm3"),
         (TinyModel("qwen3", without=["blk.1.attn_k_norm.weight"]), "the file has no tensor "
          "'blk.1.attn_k_norm.weight', which a model of the architecture 'qwen3' needs"),
         (TinyModel("llama", without=["token_embd.weight"]), "the file has no tensor "

@@ -36,8 +36,11 @@ class Architecture:
         optional_biases: layers that have one where the file does, as in llama.cpp.
         scales_embedding: embeddings are multiplied by the root of their length.
         rope_factors: frequencies may be divided by the elements of ``rope_freqs.weight``.
-        pattern: every such block attends to all tokens where there is a window.
-        window_base: of rotary embeddings where there is a window.
+        pattern: every such block attends to all tokens where there is a window; 1 if the
+            architecture has no window, 0 if all blocks have it.
+        window_base: of rotary embeddings where there is a window; 0 for that of other blocks.
+        fused: one layer projects to queries, keys and values, and ``ffn_up`` to gate and up.
+        unrotated_interval: every such block has no rotary embeddings; 0 if all have.
         has_experts, needs_experts: blocks may have a mixture of experts, or all files have one.
     """
 
@@ -53,6 +56,8 @@ class Architecture:
     window_base: float = 0.0
     has_experts: bool = False
     needs_experts: bool = False
+    fused: bool = False
+    unrotated_interval: int = 0
 
 
 TABLE = {
@@ -67,9 +72,11 @@ TABLE = {
     "llama": Architecture(
         pairs="neighbors", optional_biases=LAYERS, rope_factors=True, has_experts=True
     ),
+    "phi3": Architecture(optional_biases=(), pattern=0, fused=True),
     "qwen2": Architecture(biases=_QKV, optional_biases=("output",)),
     "qwen3": Architecture(qk_norms=True),
     "qwen3moe": Architecture(qk_norms=True, has_experts=True, needs_experts=True),
+    "smollm3": Architecture(pairs="neighbors", optional_biases=LAYERS, unrotated_interval=4),
 }
 """The architectures by name."""
 

@@ -72,7 +72,7 @@ class Configuration:
         optional_tensors: the names of biases and scales of linear layers that the file has.
         tied: True if the embedding table is the output weight, too.
         fused: True if one layer projects to queries, keys and values (``attn_qkv``), and one to
-            gate and up (``ffn_gate_up``).
+            gate and up (``ffn_up``).
         norm_offset: added to the weights of norms.
         unrotated_blocks: the numbers of blocks without rotary embeddings.
         experts: the mixture of experts, or None.
@@ -175,6 +175,8 @@ class Configuration:
         window = values.window(context, kind.pattern)
         window_rotation = rotation
         windowed = (False,) * blocks
+        if kind.pattern == 0:
+            windowed = (window > 0,) * blocks
         if kind.window_base:
             window_base = values.number("rope.freq_base_swa", kind.window_base, 1.0)
             windowed = values.windowed_blocks(blocks, kind.pattern)
@@ -209,6 +211,8 @@ class Configuration:
             optional_tensors=frozenset(_optional_names(kind, blocks) & tensors.keys()),
             tied="output.weight" not in tensors,
             experts=experts,
+            fused=kind.fused,
+            unrotated_blocks=unrotated_blocks(blocks, kind.unrotated_interval),
         )
 
     def has_window(self, block: int) -> bool:
@@ -245,6 +249,11 @@ def _experts(
         hidden = values.count("expert_feed_forward_length", max(1, hidden // chosen))
     dense = {n for n in range(blocks) if f"blk.{n}.ffn_gate.weight" in tensors}
     return Experts(count, chosen, hidden, frozenset(range(blocks)) - dense)
+
+
+def unrotated_blocks(blocks: int, interval: int) -> frozenset[int]:
+    """Return every block of an interval; none for 0."""
+    return frozenset(range(interval - 1, blocks, interval)) if interval else frozenset()
 
 
 def _attention_scale(architecture: str, blocks: int, share: int, size: int) -> float:
@@ -289,7 +298,7 @@ def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]
         linear = {
             "attn_qkv": (queries + 2 * keys, c.width),
             "attn_output": linear["attn_output"],
-            "ffn_gate_up": (2 * c.hidden, c.width),
+            "ffn_up": (2 * c.hidden, c.width),
             "ffn_down": linear["ffn_down"],
         }
     first: dict[str, tuple[int, ...]] = {"attn_norm.weight": (c.width,)}

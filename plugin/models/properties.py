@@ -112,7 +112,8 @@ class Properties:
         """Return the number of tokens that a block with a window attends to; 0 for no window.
 
         Args:
-            period: every such block of the architecture has no window; 1 if none has.
+            period: every such block of the architecture has no window; 1 if none has one, 0 if all
+                have it.
         """
         window = self.count("attention.sliding_window", 0)
         if period == 1 and 0 < window < context:
@@ -120,7 +121,7 @@ class Properties:
                 f"property '{self._name}.attention.sliding_window' is {window}, and models of this "
                 f"architecture attend to all tokens; expected 0, or {context} at least"
             )
-        return window if period > 1 else 0
+        return window if period != 1 else 0
 
     def windowed_blocks(self, blocks: int, period: int) -> tuple[bool, ...]:
         """Return whether each block attends to a window, where the model has one.

@@ -155,7 +155,7 @@ class _Block:
         if self.experts is not None:
             return mix_experts(self.experts, self.theta, x, activation)
         if c.fused:
-            both = self._linear("ffn_gate_up", x)
+            both = self._linear("ffn_up", x)
             gate, up = both[:, : c.hidden], both[:, c.hidden :]
         else:
             gate, up = self._linear("ffn_gate", x), self._linear("ffn_up", x)

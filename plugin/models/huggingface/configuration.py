@@ -15,7 +15,7 @@ from ...core.strict_json import Json, shown
 from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...layouts import InferenceTensor
 from ..architectures import Activation
-from ..configuration import Configuration, Experts, check_tensors
+from ..configuration import Configuration, Experts, check_tensors, unrotated_blocks
 from ..rotary_embedding import Rotation
 from .architectures import (
     FEED_FORWARD,
@@ -218,7 +218,7 @@ class _Reader:
         interval = self._settings.count("no_rope_layer_interval", interval)
         flags = optional_list(self._settings, "no_rope_layers", blocks, int)
         if flags is None:
-            return frozenset(block for block in range(blocks) if (block + 1) % interval == 0)
+            return unrotated_blocks(blocks, interval)
         if not set(flags) <= {0, 1}:
             raise InputError("'no_rope_layers' has other numbers than 0 and 1")
         return frozenset(block for block, flag in enumerate(flags) if not flag)
