@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import subquant
+from programs import PRODUCT, one_operation
 from subquant.runtime import Device, Executable
 
 QUANTIZED = """
@@ -98,13 +99,7 @@ func.func @loop(%c: tensor<16384xf32>, %x: tensor<4xf32>, %n: index) -> tensor<1
   return %r : tensor<16384xf32>
 }
 """
-PRODUCT = """
-func.func @large(%x: tensor<64x1024xf32>, %w: tensor<1024x512xf32>) -> tensor<64x512xf32> {
-  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-      : (tensor<64x1024xf32>, tensor<1024x512xf32>) -> tensor<64x512xf32>
-  return %y : tensor<64x512xf32>
-}
-"""
+LARGE = one_operation(PRODUCT, ("64x1024xf32", "1024x512xf32"), "64x512xf32", name="large")
 
 
 def compile_for(text: str, device: Device) -> Executable:

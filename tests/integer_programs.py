@@ -70,11 +70,8 @@ def product(rows, depth, columns, transposed=False, constant=None):
     weight = f"{columns}x{depth}" if transposed else f"{depth}x{columns}"
     argument, constant_text = f", %w: tensor<{weight}xi8>", ""
     if constant is not None:
-        elements = constant.tobytes().hex()
-        argument, constant_text = (
-            "",
-            f'%w = arith.constant dense<"0x{elements}"> : tensor<{weight}xi8>',
-        )
+        elements = f'dense<"0x{constant.tobytes().hex()}">'
+        argument, constant_text = "", f"%w = arith.constant {elements} : tensor<{weight}xi8>"
     return f"""
 func.func @main(%x: tensor<{rows}x{depth}xi8>{argument}) -> tensor<{rows}x{columns}xi32> {{
   {constant_text}

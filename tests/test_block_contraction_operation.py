@@ -12,7 +12,7 @@ import pytest
 
 from block_programs import check_sum, program, tensor
 from devices import ON_DEVICES, main_of
-from programs import run_passes
+from programs import one_operation, run_passes
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
@@ -210,14 +210,8 @@ def test_weights_of_few_bits_are_packed(quantized: str, depth: int, device: Devi
 def test_packed_arguments_that_no_contraction_reads(quantized: str, device: Device) -> None:
     """Every integer that there is, written out again."""
     storage = StorageType.parse(quantized)
-    text = f"""
-!q = !quant.uniform<{quantized}:f32:0, {{1.0, 0.5:1, 2.0}}>
-func.func @main(%q: tensor<3x80x!q>) -> tensor<3x80xf32> {{
-  %y = quant.dcast %q : tensor<3x80x!q> to tensor<3x80xf32>
-  return %y : tensor<3x80xf32>
-}}
-"""
-    function = main_of(text, device)
+    weight = f"3x80x!quant.uniform<{quantized}:f32:0, {{1.0, 0.5:1, 2.0}}>"
+    function = main_of(one_operation('"quant.dcast"(%0)', (weight,), "3x80xf32"), device)
     assert (function.signature.inputs[0].plane_bits is not None) == device.has_8bit_storage
     values = np.arange(240).reshape((3, 80)) * 7 % (2**storage.width) + storage.minimum
     expected = (values - np.array([[0], [1], [0]])) * np.array([[1.0], [0.5], [2.0]])

@@ -15,6 +15,7 @@ import pytest
 import subquant
 from device_programs import QUANTIZED
 from devices import ON_DEVICES
+from programs import PRODUCT, one_operation
 from subquant.errors import ExecutionError, SignatureError, UsageError
 from subquant.iree_hooks.entry_names import ALLOCATE_SUFFIX, BOUND_SUFFIX, SYNC_SUFFIX
 from subquant.runtime import Device, Executable, native_calls
@@ -106,8 +107,7 @@ def test_results_are_those_of_calls(program: Executable) -> None:
     x = rng.standard_normal(8).astype(np.float32)
     product = program.product.bind(weights, x)
     np.testing.assert_array_equal(product().numpy(), program.product(weights, x))
-    two = program.two.bind(X, X + 1)
-    assert both(two()) == [[1, 3, 5, 7, 9, 11], [0, 2, 6, 12, 20, 30]]
+    assert both(program.two.bind(X, X + 1)()) == [[1, 3, 5, 7, 9, 11], [0, 2, 6, 12, 20, 30]]
     assert program.same.bind(X)().numpy().tolist() == X.tolist()
     assert program.any_length.bind(X[:4])().numpy().tolist() == [0, 2, 4, 6]
     assert program.scaled.bind(X, 3)().numpy().tolist() == (3 * X).tolist()
@@ -177,30 +177,21 @@ def test_a_result_is_an_argument(cpu_program: Executable) -> None:
     assert twice.numpy().tolist() == (7 * X).tolist()  # in memory of its own
 
 
-LARGE = """
-func.func @main(%x: tensor<64x256xi8>, %w: tensor<256x128xi8>) -> tensor<64x128xi32> {
-  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-    : (tensor<64x256xi8>, tensor<256x128xi8>) -> tensor<64x128xi32>
-  return %0 : tensor<64x128xi32>
-}
-"""
-
-
 def test_a_worker_pool_and_prepacked_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subquant.runtime.worker_threads.available_cores", lambda: 2)
     monkeypatch.setattr("subquant.signature.WorkEstimate.gains_from_threads", lambda *a, **k: True)
     rng = np.random.default_rng(3)
     x, other = rng.integers(-128, 128, (2, 64, 256)).astype(np.int8)
     weights, more = rng.integers(-128, 128, (2, 256, 128)).astype(np.int8)
-    main = subquant.compile(LARGE, threads=2).main
-    call = main.bind(x, weights)
+    large = one_operation(PRODUCT, ("64x256xi8", "256x128xi8"), "64x128xi32")
+    call = subquant.compile(large, threads=2).main.bind(x, weights)
     np.testing.assert_array_equal(call().numpy(), x.astype(np.int32) @ weights)
     call.set(0, other)
     np.testing.assert_array_equal(call().numpy(), other.astype(np.int32) @ weights)
     call.set(1, more)
     np.testing.assert_array_equal(call().numpy(), other.astype(np.int32) @ more)
     # As a weight: the packed tensors of the previous one are not read.
-    chain = subquant.compile(LARGE, threads=1).main
+    chain = subquant.compile(large, threads=1).main
     row = np.eye(64, 256, dtype=np.int8)
     source = subquant.compile(
         "func.func @main(%x: tensor<256x128xi8>) -> tensor<256x128xi8> {"

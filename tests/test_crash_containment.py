@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from programs import convolution_of, one_operation
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.lowering import bytecode_of
@@ -23,15 +24,11 @@ from subquant.dialects import create_context
 SUBQUANT = str(Path(sys.executable).with_name("subquant"))
 PROGRAM = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
 ADD = PROGRAM.replace("return %x", "%y = stablehlo.add %x, %x : tensor<4xf32> return %y")
-CONVOLUTION = """func.func @main(%a: tensor<1x4x4x2xf32>, %b: tensor<3x3x2x2xf32>)
-    -> tensor<1x4x4x2xf32> {{
-  %0 = stablehlo.convolution(%a, %b) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, {}, f],
-    window = {{pad = [[1, 1], [1, 1]]}}
-    {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
-    : (tensor<1x4x4x2xf32>, tensor<3x3x2x2xf32>) -> tensor<1x4x4x2xf32>
-  return %0 : tensor<1x4x4x2xf32>
-}}
-"""
+CONVOLUTION = one_operation(
+    convolution_of("[b, 0, 1, f]x[0, 1, i, o]->[b, 0, D, f]", "pad = [[1, 1], [1, 1]]"),
+    ("1x4x4x2xf32", "3x3x2x2xf32"),
+    "1x4x4x2xf32",
+)
 DYNAMIC_CONVOLUTION = """func.func @main(%a: tensor<9x26x26x32xf32>, %b: tensor<3x3x1x32xf32>) {
   %p = stablehlo.constant dense<2> : tensor<2x2xi64>
   %0 = "stablehlo.dynamic_conv"(%a, %b, %p) {
@@ -51,27 +48,21 @@ BROADCAST = """func.func @main(%a: tensor<1x3x!quant.uniform<i8:f32, 0.5>>, %s: 
   return
 }
 """
-RAGGED = """func.func @main(%l: tensor<3x2x5xf32>, %r: tensor<3x5x7xf32>, %g: tensor<3xi64>)
-    -> tensor<3x2x7xf32> {
-  %0 = "chlo.ragged_dot"(%l, %r, %g) {ragged_dot_dimension_numbers = #chlo.ragged_dot<
+RAGGED = one_operation(
+    """"chlo.ragged_dot"(%0, %1, %2) {ragged_dot_dimension_numbers = #chlo.ragged_dot<
     lhs_batching_dimensions = [0], rhs_batching_dimensions = [0], lhs_contracting_dimensions = [2],
     rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [], rhs_group_dimensions = []>,
-    precision_config = [#chlo<precision DEFAULT>, #chlo<precision DEFAULT>]}
-    : (tensor<3x2x5xf32>, tensor<3x5x7xf32>, tensor<3xi64>) -> tensor<3x2x7xf32>
-  return %0 : tensor<3x2x7xf32>
-}
-"""
-SUBTRACT = """func.func @main(%a: tensor<f32>) -> tensor<f32> {
-  %0 = "chlo.broadcast_subtract"(%a) : (tensor<f32>) -> tensor<f32>
-  return %0 : tensor<f32>
-}
-"""
+    precision_config = [#chlo<precision DEFAULT>, #chlo<precision DEFAULT>]}""",
+    ("3x2x5xf32", "3x5x7xf32", "3xi64"),
+    "3x2x7xf32",
+)
+SUBTRACT = one_operation('"chlo.broadcast_subtract"(%0)', ("f32",), "f32")
 PARSED = "upstream's MLIR crashed while it parsed the module (SIG"
 CHLO = "upstream's MLIR crashed in pass 'chlo-legalize-to-stablehlo' (SIGSEGV)"
 KILLERS = {
     "sparse": ("#C = #sparse_tensor.encoding<{}>\nfunc.func @f(tensor<4xf32, #C>)", PARSED),
-    "convolution-number": (CONVOLUTION.format(99999999999), PARSED),
-    "convolution-memory": (CONVOLUTION.format(2000000000), "GiB of memory while it parsed"),
+    "convolution-number": (CONVOLUTION.replace("D", "99999999999"), PARSED),
+    "convolution-memory": (CONVOLUTION.replace("D", "2000000000"), "GiB of memory while it parsed"),
     "dynamic-convolution": (
         DYNAMIC_CONVOLUTION,
         "crashed while it parsed the module (SIGABRT: Invalid non-spatial dimension.)",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import subquant
-from device_programs import PRODUCT
+from device_programs import LARGE
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import ExecutionError, UsageError
 from subquant.layouts import GgmlTensor
@@ -180,7 +180,7 @@ def test_a_device_closes_before_its_modules_are_freed() -> None:
 
 def test_modules_live_until_the_next_are_loaded(cpu: Device) -> None:
     ended: list[str] = []
-    executable = subquant.compile(PRODUCT, device=cpu)
+    executable = subquant.compile(LARGE, device=cpu)
     function = executable.large
     opened = function.device
     [modules] = [each for each in opened._modules if each[1][0] is executable._module]
@@ -193,6 +193,6 @@ def test_modules_live_until_the_next_are_loaded(cpu: Device) -> None:
     assert ended == ["unused"]
     del function
     gc.collect()
-    subquant.compile(PRODUCT, device=cpu)
+    subquant.compile(LARGE, device=cpu)
     assert modules not in opened._modules
     assert ended == ["unused", "used"]

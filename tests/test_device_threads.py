@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import subquant
-from device_programs import ACCUMULATES, PRODUCT, compile_for
+from device_programs import ACCUMULATES, LARGE, compile_for
+from programs import PRODUCT, one_operation
 from subquant.errors import UsageError
 from subquant.formats.irpa_writer import create_archive
 from subquant.isolation.limits import available_cores
@@ -102,13 +103,7 @@ def test_devices_of_one_and_more_threads() -> None:
         np.testing.assert_array_equal(executable.accumulate(a, b, c), a @ b + c)
 
 
-SMALL = """
-func.func @small(%x: tensor<8x64xi8>, %w: tensor<64x64xi8>) -> tensor<8x64xi32> {
-  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-      : (tensor<8x64xi8>, tensor<64x64xi8>) -> tensor<8x64xi32>
-  return %y : tensor<8x64xi32>
-}
-"""
+SMALL = one_operation(PRODUCT, ("8x64xi8", "64x64xi8"), "8x64xi32", name="small")
 DOUBLES = """
 func.func @main(%x: tensor<64x1024xf32>) -> tensor<64x1024xf32> {
   %y = stablehlo.add %x, %x : tensor<64x1024xf32>
@@ -130,8 +125,8 @@ func.func @unknown(%x: tensor<?xi8>) -> tensor<?xi8> {
         (SMALL, "llvm-cpu", 1, 1),
         (SMALL, "local-task", 2, 2),
         (SMALL, "local-sync", None, 1),
-        (SMALL + PRODUCT, "llvm-cpu", 2, 2),  # the largest of its functions counts
-        (SMALL + PRODUCT, "llvm-cpu", 1, 1),
+        (SMALL + LARGE, "llvm-cpu", 2, 2),  # the largest of its functions counts
+        (SMALL + LARGE, "llvm-cpu", 1, 1),
         (SMALL + UNKNOWN, "llvm-cpu", 2, 2),
     ],
 )
@@ -158,8 +153,8 @@ def test_programs_share_arrays_and_threads(cpu: Device, monkeypatch: pytest.Monk
     """Resident results of a small program are arguments of a large one, and the reverse."""
     monkeypatch.setattr("subquant.runtime.worker_threads.available_cores", lambda: 2)
     device = Device("llvm-cpu", threads=2)
-    small, large = (subquant.compile(text, device=device) for text in (DOUBLES, PRODUCT))
-    second_call = subquant.compile(PRODUCT, device=device)
+    small, large = (subquant.compile(text, device=device) for text in (DOUBLES, LARGE))
+    second_call = subquant.compile(LARGE, device=device)
     assert [each.threads for each in (small, large, second_call)] == [1, 2, 2]
     x, w = np.ones((64, 1024), np.float32), np.ones((1024, 512), np.float32)
     doubled = small.main(device.put(x), resident=True)

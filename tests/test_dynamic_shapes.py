@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from devices import ON_DEVICES, run
+from programs import convolution_of, one_operation
 from subquant.errors import ExecutionError
 from subquant.runtime import Device
 
@@ -17,17 +18,6 @@ ELEMENTS = {"f32": np.float32, "i8": np.int8, "ui8": np.uint8, QUANTIZED: np.int
 
 def numbers(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
-
-
-PAD = """
-func.func @main(%x: tensor<?x?xELEMENT>, %z: tensor<ELEMENT>, %low: tensor<2xi32>,
-                %high: tensor<2xi32>, %between: tensor<2xi32>) -> tensor<?x?xELEMENT> {
-  %0 = stablehlo.dynamic_pad %x, %z, %low, %high, %between
-      : (tensor<?x?xELEMENT>, tensor<ELEMENT>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>)
-        -> tensor<?x?xELEMENT>
-  return %0 : tensor<?x?xELEMENT>
-}
-"""
 
 
 @ON_DEVICES
@@ -46,7 +36,8 @@ def test_pads(
 ) -> None:
     x = np.arange(1, 13).reshape(3, 4).astype(ELEMENTS[element])
     z = np.array(77, ELEMENTS[element])
-    text = PAD.replace("ELEMENT", element)
+    operands = f"?x?x{element}", element, *["2xi32"] * 3
+    text = one_operation("stablehlo.dynamic_pad %0, %1, %2, %3, %4", operands, operands[0])
     actual = run(text, device, x, z, numbers(*low), numbers(*high), numbers(*between))
     shape = [
         before + after + n + (n - 1) * b
@@ -60,16 +51,13 @@ def test_pads(
     np.testing.assert_array_equal(actual, expected)
 
 
-DYNAMIC_CONVOLUTION = """
-func.func @main(%x: tensor<1x5x5x2xui8>, %w: tensor<3x3x2x4xui8>, %p: tensor<2x2xi32>)
-    -> tensor<1x4x4x4xi32> {
-  %0 = "stablehlo.dynamic_conv"(%x, %w, %p) {
+DYNAMIC_CONVOLUTION = one_operation(
+    """"stablehlo.dynamic_conv"(%0, %1, %2) {
       batch_group_count = 1 : i64, feature_group_count = 1 : i64,
-      dimension_numbers = #stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>}
-      : (tensor<1x5x5x2xui8>, tensor<3x3x2x4xui8>, tensor<2x2xi32>) -> tensor<1x4x4x4xi32>
-  return %0 : tensor<1x4x4x4xi32>
-}
-"""
+      dimension_numbers = #stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>}""",
+    ("1x5x5x2xui8", "3x3x2x4xui8", "2x2xi32"),
+    "1x4x4x4xi32",
+)
 
 
 @ON_DEVICES
@@ -84,13 +72,7 @@ def test_unsigned_images_are_padded(device: Device, device_name: str) -> None:
     np.testing.assert_array_equal(actual, expected)
 
 
-RESHAPE = """
-func.func @main(%x: tensor<SOURCExELEMENT>, %s: tensor<2xi32>) -> tensor<TARGETxELEMENT> {
-  %0 = stablehlo.dynamic_reshape %x, %s
-      : (tensor<SOURCExELEMENT>, tensor<2xi32>) -> tensor<TARGETxELEMENT>
-  return %0 : tensor<TARGETxELEMENT>
-}
-"""
+RESHAPE = "stablehlo.dynamic_reshape %0, %1"
 
 
 @ON_DEVICES
@@ -100,25 +82,15 @@ func.func @main(%x: tensor<SOURCExELEMENT>, %s: tensor<2xi32>) -> tensor<TARGETx
 )
 def test_reshapes(device: Device, device_name: str, element: str, source: str, target: str) -> None:
     x = np.arange(12).reshape(2, 3, 2).astype(ELEMENTS[element])
-    text = RESHAPE.replace("SOURCE", source).replace("TARGET", target).replace("ELEMENT", element)
-    actual = run(text, device, x, numbers(4, 3))
-    np.testing.assert_array_equal(actual, x.reshape(4, 3))
+    text = one_operation(RESHAPE, (f"{source}x{element}", "2xi32"), f"{target}x{element}")
+    np.testing.assert_array_equal(run(text, device, x, numbers(4, 3)), x.reshape(4, 3))
 
 
 @ON_DEVICES
 def test_a_reshape_to_another_number_of_elements(device: Device, device_name: str) -> None:
-    text = RESHAPE.replace("SOURCE", "?").replace("TARGET", "?x?").replace("ELEMENT", "f32")
+    text = one_operation(RESHAPE, ("?xf32", "2xi32"), "?x?xf32")
     with pytest.raises(ExecutionError, match="must have as many elements as the operand"):
         run(text, device, np.zeros(6, np.float32), numbers(4, 2))
-
-
-BROADCAST = """
-func.func @main(%x: tensor<?x?xf32>, %s: tensor<3xi32>) -> tensor<?x?x?xf32> {
-  %0 = stablehlo.dynamic_broadcast_in_dim %x, %s, dims = [0, 2]
-      : (tensor<?x?xf32>, tensor<3xi32>) -> tensor<?x?x?xf32>
-  return %0 : tensor<?x?x?xf32>
-}
-"""
 
 
 @ON_DEVICES
@@ -127,18 +99,19 @@ def test_dimensions_that_expand_at_run_time(
     device: Device, device_name: str, shape: tuple[int, int]
 ) -> None:
     x = np.arange(12, dtype=np.float32)[: shape[0] * shape[1]].reshape(shape)
-    actual = run(BROADCAST, device, x, numbers(3, 2, 4))
+    broadcast = "stablehlo.dynamic_broadcast_in_dim %0, %1, dims = [0, 2]"
+    text = one_operation(broadcast, ("?x?xf32", "3xi32"), "?x?x?xf32")
+    actual = run(text, device, x, numbers(3, 2, 4))
     np.testing.assert_array_equal(actual, np.broadcast_to(x[:, None], (3, 2, 4)))
 
 
-GATHER = """
-func.func @main(%x: tensor<5x4xf32>, %i: tensor<3xi32>, %s: tensor<2xi32>) -> tensor<3x4xf32> {
-  %0 = "stablehlo.dynamic_gather"(%x, %i, %s) {dimension_numbers = #stablehlo.gather<
-      offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>}
-      : (tensor<5x4xf32>, tensor<3xi32>, tensor<2xi32>) -> tensor<3x4xf32>
-  return %0 : tensor<3x4xf32>
-}
-"""
+GATHER = one_operation(
+    """"stablehlo.dynamic_gather"(%0, %1, %2) {dimension_numbers = #stablehlo.gather<
+      offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0],
+      index_vector_dim = 1>}""",
+    ("5x4xf32", "3xi32", "2xi32"),
+    "3x4xf32",
+)
 
 
 @ON_DEVICES
@@ -149,17 +122,11 @@ def test_gathers(device: Device, device_name: str) -> None:
     np.testing.assert_array_equal(actual, x[[2, 4, 0]])
 
 
-CONVOLUTION = """
-!x = !quant.uniform<i8:f32, 0.5:-31>
-!w = !quant.uniform<i8:f32, 0.5>
-!o = !quant.uniform<i32:f32, 0.25>
-func.func @main(%x: tensor<?x6x6x2x!x>, %w: tensor<3x3x2x3x!w>) -> tensor<?x6x6x3x!o> {
-  %0 = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
-      window = {pad = [[1, 1], [1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
-      : (tensor<?x6x6x2x!x>, tensor<3x3x2x3x!w>) -> tensor<?x6x6x3x!o>
-  return %0 : tensor<?x6x6x3x!o>
-}
-"""
+CONVOLUTION = one_operation(
+    convolution_of("[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]", "pad = [[1, 1], [1, 1]]"),
+    ("?x6x6x2x!quant.uniform<i8:f32, 0.5:-31>", "3x3x2x3x!quant.uniform<i8:f32, 0.5>"),
+    "?x6x6x3x!quant.uniform<i32:f32, 0.25>",
+)
 
 
 @ON_DEVICES
@@ -177,19 +144,15 @@ def test_a_convolution_of_any_batch(device: Device, device_name: str) -> None:
     np.testing.assert_array_equal(run(CONVOLUTION, device, x, w), expected)
 
 
-SORT = """
-func.func @main(%x: tensor<2x4xi32>) -> tensor<2x4xi32> {
-  %0 = "stablehlo.sort"(%x) ({
+SORT = """"stablehlo.sort"(%0) ({
   ^bb0(%a: tensor<i32>, %b: tensor<i32>):
     %1 = stablehlo.compare LT, %a, %b : (tensor<i32>, tensor<i32>) -> tensor<i1>
     stablehlo.return %1 : tensor<i1>
-  }) : (tensor<2x4xi32>) -> tensor<2x4xi32>
-  return %0 : tensor<2x4xi32>
-}
-"""
+  })"""
 
 
 @ON_DEVICES
 def test_a_sort_is_along_the_last_dimension(device: Device, device_name: str) -> None:
     x = np.array([[3, 1, 2, 0], [5, 7, 4, 6]], np.int32)
-    np.testing.assert_array_equal(run(SORT, device, x), np.sort(x))
+    text = one_operation(SORT, ("2x4xi32",), "2x4xi32")
+    np.testing.assert_array_equal(run(text, device, x), np.sort(x))

@@ -9,18 +9,13 @@ import numpy.typing as npt
 import pytest
 
 import subquant
-from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.compile_options import CompileOptions
+from programs import lowered_text, one_operation
 from subquant.numerics import casts
 from subquant.numerics.parameters import ExpressedType, StorageType
 from subquant.runtime import Device
 
 COUNT = 1 << 14
-PROGRAM = f"""
-func.func @main(%x: tensor<{COUNT}xf32>, %y: tensor<{COUNT}xf32>) -> tensor<{COUNT}xf32> {{
-  %q = stablehlo.divide %x, %y : tensor<{COUNT}xf32>
-  return %q : tensor<{COUNT}xf32>
-}}"""
+PROGRAM = one_operation("stablehlo.divide %0, %1", [f"{COUNT}xf32"] * 2, f"{COUNT}xf32")
 BY_SOME = """
 func.func @main(%x: tensor<?x8xf32>, %s: tensor<f32>) -> tensor<?x8xf32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
@@ -87,34 +82,25 @@ def test_scalars_and_extents_that_are_known_at_run_time(any_vulkan: Device) -> N
     x = np.abs(drawn(2)[:48]).reshape(6, 8)
     main = subquant.compile(BY_SOME, target="vulkan", device=any_vulkan).main
     for rows in (6, 1):
-        actual = main(x[:rows], np.float32(0.3))
-        totals = actual * (np.float32(0.3) / np.float32(0.7))
+        totals = main(x[:rows], np.float32(0.3)) * (np.float32(0.3) / np.float32(0.7))
         np.testing.assert_allclose(totals.sum(1), np.ones(rows), rtol=1e-5)
 
 
 def test_devices_that_divide_right_divide_once() -> None:
     """A CPU's quotient is a division; on Vulkan integers correct it, but of f64."""
-    lowered = compile_to_bytes(PROGRAM, CompileOptions(), emit="mlir").decode()
+    lowered = lowered_text(PROGRAM)
     assert "stablehlo.divide" in lowered
     assert "bitcast_convert" not in lowered
-    lowered = compile_to_bytes(PROGRAM, CompileOptions("vulkan"), emit="mlir").decode()
-    assert "bitcast_convert" in lowered
-    wide = PROGRAM.replace("f32", "f64")
-    lowered = compile_to_bytes(wide, CompileOptions("vulkan"), emit="mlir").decode()
-    assert "bitcast_convert" not in lowered
+    assert "bitcast_convert" in lowered_text(PROGRAM, "vulkan")
+    assert "bitcast_convert" not in lowered_text(PROGRAM.replace("f32", "f64"), "vulkan")
 
 
 @pytest.mark.parametrize("element", ["f32", "f16"])
 def test_a_quantization_has_one_exact_quotient(element: str) -> None:
-    text = f"""
-func.func @main(%x: tensor<64x{element}>) -> tensor<64x!quant.uniform<i8:{element}, 0.3:3>> {{
-  %q = stablehlo.uniform_quantize %x : (tensor<64x{element}>)
-      -> tensor<64x!quant.uniform<i8:{element}, 0.3:3>>
-  return %q : tensor<64x!quant.uniform<i8:{element}, 0.3:3>>
-}}"""
-    lowered = compile_to_bytes(text, CompileOptions(target="vulkan"), emit="mlir").decode()
+    result = f"64x!quant.uniform<i8:{element}, 0.3:3>"
+    text = one_operation("stablehlo.uniform_quantize %0", (f"64x{element}",), result)
     # The bits of the dividend, and those of the quotient; the divisor's are known.
-    assert lowered.count("bitcast") == 2
+    assert lowered_text(text, "vulkan").count("bitcast") == 2
 
 
 INTEGERS = """

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import subquant
-from programs import Cast, casts, examples, module_text, same_bits
+from programs import PRODUCT, Cast, casts, examples, module_text, one_operation, same_bits
 from subquant.numerics.casts import dequantize, quantize
 from subquant.numerics.parameters import ExpressedType
 from subquant.runtime import Device
@@ -79,12 +79,7 @@ func.func @linalg(%a: tensor<4x64xi8>, %b: tensor<64x64xi8>) -> tensor<4x64xi32>
       outs(%i : tensor<4x64xi32>) -> tensor<4x64xi32>
   return %0 : tensor<4x64xi32>
 }
-func.func @stablehlo(%a: tensor<4x64xi8>, %b: tensor<64x64xi8>) -> tensor<4x64xi32> {
-  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
-      : (tensor<4x64xi8>, tensor<64x64xi8>) -> tensor<4x64xi32>
-  return %0 : tensor<4x64xi32>
-}
-"""
+""" + one_operation(PRODUCT, ("4x64xi8", "64x64xi8"), "4x64xi32", name="stablehlo")
 # IREE takes one input dialect a module.
 TOSA_CONTRACTION = """
 func.func @tosa(%a: tensor<1x4x64xi8>, %b: tensor<1x64x64xi8>) -> tensor<1x4x64xi32> {

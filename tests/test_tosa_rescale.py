@@ -12,7 +12,7 @@ import pytest
 
 import subquant
 from bare_iree import assert_refused, compile_bare
-from programs import LONG, run_passes
+from programs import LONG, one_operation, run_passes
 from subquant.conformance.runner import run_cases
 from subquant.conformance.testdata import tosa_cases
 from subquant.core._mlir import ir
@@ -79,8 +79,7 @@ def test_all_bytes_in_every_mode_on_llvm_cpu(scale32: bool, back: bool, cpu: Dev
     """Through StableHLO, and through the rescales that ``compile`` lowers itself."""
     modes = some(byte_modes(scale32), 5)
     module, _ = run_passes(program(modes, ALL_BYTES.shape), BACK if back else "verify-quantization")
-    executable = subquant.compile(module, device=cpu)
-    check_modes(modes, ALL_BYTES, executable["main"].invoke([ALL_BYTES]))
+    check_modes(modes, ALL_BYTES, subquant.compile(module, device=cpu)["main"].invoke([ALL_BYTES]))
 
 
 @pytest.mark.vulkan
@@ -234,8 +233,7 @@ def test_what_iree_refuses_compiles(mode: Mode, message: bytes, cpu: Device) -> 
     values = np.arange(-8, 8).reshape(16, 1).astype(np.int8)
     module, _ = run_passes(program([mode], values.shape), "verify-quantization")
     assert_refused(bytecode(module), message, "the limit from docs/guide/tosa.md")
-    executable = subquant.compile(module, device=cpu)
-    check_modes([mode], values, executable["main"].invoke([values]))
+    check_modes([mode], values, subquant.compile(module, device=cpu)["main"].invoke([values]))
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -255,16 +253,13 @@ func.func @main(%x: tensor<4x!quant.any<i8:f32>>, %m: tensor<1xi32>, %k: tensor<
 # -- the cases of a StableHLO checkout ------------------------------------------------------------
 
 OWN_FILES = {
-    "legalize_quant_ops_to_tosa_rescale.mlir": """
-// -----
-func.func @own(%a: tensor<9x!quant.uniform<i8:f32, 0.5:1>>,
-               %b: tensor<9x!quant.uniform<i8:f32, 0.3:2>>)
-    -> tensor<9x!quant.uniform<i8:f32, 0.7>> {
-  %r = "stablehlo.subtract"(%a, %b) : (tensor<9x!quant.uniform<i8:f32, 0.5:1>>,
-      tensor<9x!quant.uniform<i8:f32, 0.3:2>>) -> tensor<9x!quant.uniform<i8:f32, 0.7>>
-  return %r : tensor<9x!quant.uniform<i8:f32, 0.7>>
-}
-""",
+    "legalize_quant_ops_to_tosa_rescale.mlir": "\n// -----"
+    + one_operation(
+        "stablehlo.subtract %0, %1",
+        ("9x!quant.uniform<i8:f32, 0.5:1>", "9x!quant.uniform<i8:f32, 0.3:2>"),
+        "9x!quant.uniform<i8:f32, 0.7>",
+        name="own",
+    ),
     "rescale_interpreter.mlir": """
 func.func @main() -> tensor<i1> {
   %x = stablehlo.constant dense<[1.0, -2.5]> : tensor<2xf32>
