@@ -32,8 +32,7 @@ def fail(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep
 
 def in_child(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep) -> Result:
     """Call one of the others in a child."""
-    function = f"{__name__}:{arguments['function']}"
-    return client.call(function, arguments, blobs, steps=steps)
+    return client.call(f"{__name__}:{arguments['function']}", arguments, blobs, steps=steps)
 
 
 def process(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep) -> Result:

@@ -46,8 +46,7 @@ def test_literal(text: str, expected: Any) -> None:
 
 
 def test_literal_nan() -> None:
-    got = parse_input("3xf32=nan,-nan,1")
-    assert np.isnan(got).tolist() == [True, True, False]
+    assert np.isnan(parse_input("3xf32=nan,-nan,1")).tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("text", ["f16=1e9", "f32=1e300", "f64=1e999", "bf16=1e300"])
@@ -184,14 +183,12 @@ def test_format(array: Any, expected: str) -> None:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
 def test_format_reads_back(dtype: Any) -> None:
     values = np.array([[1 / 3, 1e-3], [12345.0, -7e-7]], np.float64).astype(dtype)
-    got = parse_input(format_array(values))
-    np.testing.assert_array_equal(got, values, strict=True)
+    np.testing.assert_array_equal(parse_input(format_array(values)), values, strict=True)
 
 
 def test_format_is_truncated() -> None:
     assert format_array(np.arange(5, dtype=np.int8), limit=3) == "5xi8=0 1 2 ..."
-    shown = format_array(np.zeros((3, 2), np.int8), limit=3)
-    assert shown == "3x2xi8=[0 0][0 ...][...]"
+    assert format_array(np.zeros((3, 2), np.int8), limit=3) == "3x2xi8=[0 0][0 ...][...]"
 
 
 # -- comparing ------------------------------------------------------------------------------------

@@ -90,8 +90,7 @@ def test_traced() -> None:
     def function(query: Any, keys: Any, values: Any, position: Any) -> Any:
         return attend(query, keys, values, position, 0.5, window=3, softcap=2.0)
 
-    case = replace(CASES["one query"], count=2)
-    query, keys, values = case.arrays(2)
+    query, keys, values = replace(CASES["one query"], count=2).arrays(2)
     arguments = [(each.shape, each.dtype) for each in (query, keys, values)]
     text = str(trace(function, [*arguments, ((), np.int32)]))
     assert '"subquant.attention"(%arg0, %arg1, %arg2, %arg3)' in text

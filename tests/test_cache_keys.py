@@ -162,8 +162,7 @@ def test_the_cpu_counts_where_code_is_made_for_it(monkeypatch: pytest.MonkeyPatc
 
 
 def test_another_compiler_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = key_of_bytecode(PROGRAM, OPTIONS)
-    seen = {before}
+    seen = {key_of_bytecode(PROGRAM, OPTIONS)}
     monkeypatch.setenv("IREE_TOOL_PATH", str(tmp_path))
     tool = tmp_path / "iree-compile"
     for content in (b"a", b"b"):

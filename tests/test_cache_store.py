@@ -395,8 +395,7 @@ def test_processes_that_are_killed(tmp_path: Path) -> None:
     """Eight write, read and remove the same and other entries, and are killed at any moment."""
     seconds = 60 if LONG else 3
     command = [sys.executable, "-c", WORK, str(tmp_path), str(seconds)]
-    shown = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    killed = int(shown.stdout)
+    killed = int(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     done = dict.fromkeys(("hits", "misses", "removed"), 0)
     for report in tmp_path.glob("report.*"):
         report_lines = [

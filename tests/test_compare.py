@@ -35,8 +35,7 @@ def test_layers_are_equal_to_litert(cpu: Device) -> None:
 def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
     """The float reference in float64, against LiteRT's dequantized storage."""
     data = one_case(fully_connected, np.random.default_rng(5))
-    model = read_tflite(data)
-    graph = model.subgraphs[0]
+    graph = read_tflite(data).subgraphs[0]
     x, w, bias = graph.operators[0].inputs
     (y,) = graph.outputs
     assert x is not None

@@ -87,8 +87,7 @@ def test_a_manifest_survives_what_is_cut_or_strange(monkeypatch: pytest.MonkeyPa
         file.write(b'{"version": 1, "output": "x", "key"')  # killed
     manifest = Manifest(".")
     assert manifest.up_to_date("x", "key") == record
-    other = Record("y", "key", {"y": (4, "")})
-    manifest.add(other)
+    manifest.add(Record("y", "key", {"y": (4, "")}))
     with Path(NAME).open("ab") as file:
         file.write(
             b'\n{"version": 1, "output": "x", "key": "key", "files": {"x": [1e999, ""]}, '

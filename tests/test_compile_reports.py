@@ -79,8 +79,7 @@ def test_options_of_an_earlier_version_have_their_old_names(tmp_path: Path) -> N
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     """Files may have bytes in their names that are no UTF-8, and readers of JSON take no halves."""
-    name = os.fsdecode(b"m/\xff\xc3\xb6.mlir")
-    result = replace(FIRST.results[0], name=name)
+    result = replace(FIRST.results[0], name=os.fsdecode(b"m/\xff\xc3\xb6.mlir"))
     (tmp_path / "r.json").write_text(text_of(replace(FIRST, results=(result,))))
     (actual,) = read_compilations(tmp_path / "r.json").results
     assert actual.name == r"m/\udcff" "ö.mlir"
@@ -96,8 +95,7 @@ def test_reports_are_put_together(in_temporary_folder: Path) -> None:
     assert [line.split()[0] for line in text_lines[1:-1]] == [f"m/{n}.mlir" for n in "cdab"]
     assert text_lines[1].endswith("m/c.mlir:2:3: error: 'a.b' op is \\x1b[31m not lowered")
     assert text_lines[-1] == "1 compiled, 1 up-to-date, 1 failed, 1 not-run in 3.5 s"
-    merged = read_compilations("c.json")
-    assert shown(merged.results) == shown((*SECOND.results, *FIRST.results))
+    assert shown(read_compilations("c.json").results) == shown((*SECOND.results, *FIRST.results))
     (suite,) = ElementTree.parse("c.xml").findall("testsuite")
     assert [suite.get(name) for name in ("tests", "failures", "skipped")] == ["4", "1", "1"]
 

@@ -71,8 +71,7 @@ def check(case, low, high, instructions, outside=131):
     padded = np.pad(x.astype(np.int64), sides, constant_values=outside)
     groups_ = zip(np.split(padded, groups, axis=3), np.split(w, groups, axis=3), strict=True)
     expected = np.concatenate([convolved(a, b, strides, (1, 1)) for a, b in groups_], axis=3)
-    result = main(x.view(np.int8))
-    np.testing.assert_array_equal(result, expected)
+    np.testing.assert_array_equal(main(x.view(np.int8)), expected)
     lowered = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
     return lowered.count('"flow.dispatch"')
 

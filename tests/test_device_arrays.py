@@ -139,8 +139,7 @@ def test_results_stay_on_the_device(device: Device, device_name: str) -> None:
 def test_dynamic_and_unranked_arguments(device: Device, device_name: str) -> None:
     executable = compile_for(PROGRAM, device)
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    put = device.put(array)
-    unranked = executable.any(put, resident=True)
+    unranked = executable.any(device.put(array), resident=True)
     assert unranked.shape == (2, 3)
     np.testing.assert_array_equal(executable.any(unranked), array, strict=True)
     row = executable.same(device.put(array[0]), resident=True)

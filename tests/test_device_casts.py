@@ -275,8 +275,7 @@ def test_static_operands(executable: Executable, name: str) -> None:
 @pytest.mark.parametrize("shape", [(4, 9), (3, 7), (1, 1), (8, 3)], ids=str)
 def test_dynamic_operands(executable: Executable, shape: tuple[int, ...]) -> None:
     grid = (-(-shape[0] // 2), -(-shape[1] // 3))
-    zeros = integers(grid, -20, 20)
-    check_pair(executable, "dynamic", shape, (2, 3), I8, scale_grid(grid), zeros)
+    check_pair(executable, "dynamic", shape, (2, 3), I8, scale_grid(grid), integers(grid, -20, 20))
 
 
 @pytest.mark.parametrize(

@@ -299,6 +299,5 @@ def test_activations_are_quantized_in_the_same_dispatch():
         options = CompileOptions(activations="int8", fuse_below_macs=macs)
         lowered = compile_to_bytes(text, options, emit="mlir").decode()
         assert lowered.count('"flow.dispatch"') == dispatches
-        executable = subquant.compile(text, activations="int8", fuse_below_macs=macs)
-        results.append(executable.main(x))
+        results.append(subquant.compile(text, activations="int8", fuse_below_macs=macs).main(x))
     np.testing.assert_array_equal(*results)

@@ -124,8 +124,7 @@ def test_every_element_type(executable: Executable) -> None:
 )
 def test_numbers_of_4_bits(cpu: Device, number: int, expected: int | None) -> None:
     """In a call as in an array: signed, or unsigned with the same bits; a boolean is refused."""
-    text = "func.func @main(%x: i4) -> i4 {\n  return %x : i4\n}"
-    main = subquant.compile(text, device=cpu).main
+    main = subquant.compile("func.func @main(%x: i4) -> i4 {\n  return %x : i4\n}", device=cpu).main
     if expected is not None:
         assert main(number) == main(np.array(number)) == expected
     else:
@@ -142,9 +141,7 @@ def test_results_outlive_everything(cpu: Device) -> None:
     x = np.random.default_rng(1).random((256, 256), np.float32)
     results, data = [], compile_to_bytes(PROGRAM)
     for _ in range(20):
-        temporary = Executable(data, cpu)
-        results.append(temporary.large(x))
-        del temporary
+        results.append(Executable(data, cpu).large(x))
         gc.collect()
     for result in results:
         np.testing.assert_array_equal(result, x + x)
@@ -214,8 +211,7 @@ def test_names(executable: Executable) -> None:
 def test_signatures_without_a_device(executable: Executable, tmp_path: Path) -> None:
     path = tmp_path / "x.vmfb"
     path.write_bytes(compile_to_bytes(PROGRAM))
-    signatures = read_signatures(path)
-    assert signatures["main"] == executable.main.signature
+    assert read_signatures(path)["main"] == executable.main.signature
     assert subquant.load(path).nothing() is None
 
 
@@ -343,8 +339,7 @@ func.func @main(%x: tensor<3x4xf32>, %q: tensor<4x!q>, %s: tensor<i32>, %h: tens
 
 def test_a_device_is_closed_after_calls_with_resident_arrays() -> None:
     """At once, without the garbage collector."""
-    device = Device("local-sync")
-    main = Executable(compile_to_bytes(DIRECT), device).main
+    main = Executable(compile_to_bytes(DIRECT), Device("local-sync")).main
     arrays = (np.zeros((3, 4), np.float32), np.zeros(4, np.uint8), np.int32(2), np.zeros(2, "f2"))
     resident = [main.put(number, array) for number, array in enumerate(arrays)]
     assert main(*resident, resident=True)[2].numpy() == 4

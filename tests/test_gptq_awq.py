@@ -111,8 +111,7 @@ def test_every_pattern_of_bits(tmp_path: Path, method: str) -> None:
 
 def test_zero_points_less_one_are_read_with_their_carries(tmp_path: Path) -> None:
     """Every zero point, 0 too, comes back from the subtraction of 0x11111111 of whole words."""
-    rng = np.random.default_rng(2)
-    z = rng.integers(0, 16, (512, 8))
+    z = np.random.default_rng(2).integers(0, 16, (512, 8))
     z[:16] = np.arange(16)[:, None]
     scales = np.ones((512, 8), np.float16)
     arrays = packed_arrays("gptq", np.zeros((4096, 8), int), z, scales, 0x11111111)
@@ -135,8 +134,7 @@ def test_groups_of_consecutive_inputs_in_any_order(tmp_path: Path, order: list[i
     indices = np.repeat(order, 8).astype(np.int32)
     message = np.repeat([0, 1, 2], 8) if not any(order) else indices
     arrays, q, z, reals = packed_layer("gptq", 7, 24, 8, 8, 0x11111111, message)
-    config = {**GPTQ, "group_size": 8}
-    tensors = read(quantized(tmp_path, {**arrays, "l.g_idx": indices}, config))
+    tensors = read(quantized(tmp_path, {**arrays, "l.g_idx": indices}, {**GPTQ, "group_size": 8}))
     assert set(tensors) == {"l.weight"}
     check_weight(tensors["l.weight"], q, z[message[::8]], reals, [1, 8])
 
@@ -396,8 +394,7 @@ def test_zero_points_that_contradict_a_symmetric_quantization(
     arrays = packed_arrays("gptq", q, np.full((2, 16), stored), scales)
     config = {**GPTQ, "sym": True, "checkpoint_format": form}
     if message is not None:
-        folder = quantized(tmp_path, arrays, config)
-        refuse(folder, InputError, f"error: layer 'l' has a {message}")
+        refuse(quantized(tmp_path, arrays, config), InputError, f"error: layer 'l' has a {message}")
         return
     tensor = packed_tensor(tmp_path, arrays, config)
     expected = (q - 8).T * np.repeat(scales.T.astype(np.float64), 32, axis=1)

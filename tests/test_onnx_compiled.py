@@ -203,8 +203,7 @@ def test_named_dimensions(cpu: Device) -> None:
     np.testing.assert_allclose(main(x), expected, rtol=1e-6)
     main = compiled(proto, cpu, dims=("batch_size=2", "sequence=3"))
     np.testing.assert_allclose(main(x), expected, rtol=1e-6)
-    unnamed = opened(("", "", 8))
-    main = compiled(unnamed, cpu, dims=("x.0=2", "x.1=3"))
+    main = compiled(opened(("", "", 8)), cpu, dims=("x.0=2", "x.1=3"))
     np.testing.assert_allclose(main(x), expected, rtol=1e-6)
 
 
@@ -404,8 +403,7 @@ def test_zero_points_are_added_after_rounding(zero_point: int, kernels: str) -> 
     x = np.arange(-128, 128).astype(np.int8)[:, None]
     real = x * np.array([[1, -1] * 12]) * 0.5
     expected = np.clip(np.rint(real) + zero_point, -128, 127).astype(np.int8)
-    result = main_of(text_of(proto), kernels=kernels)(x)
-    assert (np.asarray(result) == expected).all()
+    assert (np.asarray(main_of(text_of(proto), kernels=kernels)(x)) == expected).all()
 
 
 def test_fixed_point_requantization() -> None:

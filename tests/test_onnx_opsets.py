@@ -157,8 +157,7 @@ def test_dequantize_linear(opset: int, type_: str) -> None:
 @pytest.mark.parametrize("type_", ["FLOAT", "FLOAT16", "BFLOAT16", "INT32"])
 def test_the_type_of_the_quotient(type_: str, scale_type: str, precision: str, opset: int) -> None:
     """The type is that of the scale from 23 on, or the attribute ``precision``."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=200) * 100
+    x = np.random.default_rng(0).normal(size=200) * 100
     x = x.astype(np.int32) if type_ == "INT32" else x.astype(FLOATS[type_])
     scale = np.asarray(0.3).astype(FLOATS[scale_type])
     attributes = {"precision": getattr(TensorProto, precision)} if precision else {}

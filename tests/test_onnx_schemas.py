@@ -68,8 +68,7 @@ def test_schemas_are_those_of_onnx_runtime() -> None:
 
 
 def test_every_importer_of_an_operator_of_onnx_runtime_has_a_schema() -> None:
-    importers = {name for name in IMPORTERS if name.startswith(f"{MICROSOFT}.")}
-    assert importers <= set(CONTRIBUTED)
+    assert {name for name in IMPORTERS if name.startswith(f"{MICROSOFT}.")} <= set(CONTRIBUTED)
 
 
 @pytest.mark.parametrize("operator", IMPORTERS)

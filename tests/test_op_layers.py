@@ -141,8 +141,7 @@ def test_convolutions_of_random_shapes(seed: int, cpu: Device) -> None:
     result = conv2d(x, w, **options)
     exact = convolved(reals(x), reals(w), **options)
     np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-5)
-    actual = compiled_with(random_convolutions, str(seed), cpu)
-    np.testing.assert_array_equal(actual, result)
+    np.testing.assert_array_equal(compiled_with(random_convolutions, str(seed), cpu), result)
 
 
 def test_affine_convolution_on_vulkan(vulkan: Device) -> None:

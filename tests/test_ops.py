@@ -89,8 +89,7 @@ def test_affine_linear(name: str, device: Device) -> None:
     """
     x, w = AFFINE[name]
     result = ran_as("affine", linear, x, w)
-    expected = exact_product(x, w, lambda qx, qw: qx @ qw.T, (-1,))
-    np.testing.assert_array_equal(result, expected)
+    np.testing.assert_array_equal(result, exact_product(x, w, lambda qx, qw: qx @ qw.T, (-1,)))
     np.testing.assert_allclose(result, reals(x) @ reals(w).T, rtol=1e-6, atol=1e-6)
     if device.is_vulkan:
         actual = compiled(linear, [x, w], device)
@@ -356,8 +355,7 @@ def test_functions_of_several_operations_compile(cpu: Device) -> None:
     ]  # fmt: skip
     call = compile_function(block, *arguments, device=cpu)
     assert call.text == text_of(block, *arguments)
-    actual = call(*arguments)
-    np.testing.assert_allclose(actual, eager, rtol=1e-4, atol=1e-4 * np.abs(eager).max())
+    np.testing.assert_allclose(call(*arguments), eager, rtol=1e-4, atol=1e-4 * np.abs(eager).max())
 
 
 def test_implementations_can_be_added() -> None:

@@ -68,8 +68,7 @@ def test_without_splitting_the_separator_is_a_comment() -> None:
 def test_an_error_in_a_part_does_not_stop_the_others() -> None:
     result = opt(f"func.func private @a()\n// -----\n{RAGGED}\n// -----\n{{\n", split=True)
     assert result.text == "module {\n  func.func private @a()\n}\n\n"
-    positions = [str(error.place) for error in result.errors]
-    assert positions == ["in.mlir:3:1", "in.mlir:5:1"]
+    assert [str(error.place) for error in result.errors] == ["in.mlir:3:1", "in.mlir:5:1"]
 
 
 def test_an_error_leaves_nothing_to_print() -> None:

@@ -51,8 +51,7 @@ KERNELS = [AUTO, case_of("avx2")]
 
 def weight(name: str, columns: int = 40, seed: int = 0) -> GgmlTensor:
     """Random blocks with moderate scales; N is no multiple of NR."""
-    random = np.random.default_rng(seed)
-    return moderate_blocks(name, (columns, DEPTH), random, f"{name}.weight")
+    return moderate_blocks(name, (columns, DEPTH), np.random.default_rng(seed), f"{name}.weight")
 
 
 WEIGHTS: dict[str, QuantizedTensor] = {name: weight(name) for name in COMPUTED}
@@ -279,8 +278,7 @@ def test_functions_share_packed_weights(cpu: Device, tmp_path: Path) -> None:
     prompt, looked_up = bodies[1].replace("@Q8_0", "@prompt"), bodies[2].replace("@Q8_0", "@rows")
     text = texts[0].rstrip().removesuffix("}") + prompt + "\n" + looked_up + "\n}"
     data, archive, _ = compiled(text, plain([table], tmp_path), tmp_path, activations="int8")
-    entries = Archive(archive)
-    names = sorted(re.sub(r"@.*", "@tiles", name) for name in entries)
+    names = sorted(re.sub(r"@.*", "@tiles", name) for name in Archive(archive))
     assert names == ["Q8_0.weight:qs", "Q8_0.weight:qs@tiles"]
     executable = Executable(data, cpu, {"model": archive})
     x = np.random.default_rng(1).standard_normal((20, DEPTH)).astype(np.float32)

@@ -60,8 +60,7 @@ def test_int8_functions_are_cloned(rows):
 
 
 def test_blockwise_functions_are_cloned():
-    text = program(3, 512, 64, 32, "i4", zeros=True)
-    functions = functions_of(text)
+    functions = functions_of(program(3, 512, 64, 32, "i4", zeros=True))
     assert sorted(functions) == ["main", *(f"main$laid_out{end}" for end in ("", "_1", "_2", "_3"))]
     assert "@block_product" not in functions["main"]
     assert "@block_product" in functions["main$laid_out"]
@@ -188,8 +187,7 @@ def test_zero_points_are_corrected_with_prepacked_sums(cpu: Device, rows):
     expected = summed(x.astype(np.int32) - 3, w)
     np.testing.assert_array_equal(function(x, function.put(1, w)), expected)
     reals = w.astype(np.float32) * np.float32(0.25)
-    stored = function.put(1, reals, quantized_io=True)
-    np.testing.assert_array_equal(function(x, stored), expected)
+    np.testing.assert_array_equal(function(x, function.put(1, reals, quantized_io=True)), expected)
     text = functions_of(QUANTIZED.replace("ROWS", str(rows)))["main$laid_out"]
     assert not re.search(r"%arg1\b", text.partition("{")[2]), "the clone reads the weight"
 

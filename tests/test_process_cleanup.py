@@ -129,8 +129,7 @@ def test_a_cache_is_whole_after_a_kill(folder: Path) -> None:
     process.communicate()
     expected = compile_to_bytes(Path("model.mlir"))
     steps: list[str] = []
-    source_path = Path("model.mlir")
-    assert compile_to_bytes(source_path, cache="cache", progress=steps.append) == expected
+    assert compile_to_bytes(Path("model.mlir"), cache="cache", progress=steps.append) == expected
     assert steps[-1] == "iree-compile"
     assert os.listdir("cache/writing") == []
 

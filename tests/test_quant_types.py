@@ -242,8 +242,7 @@ def test_floats_to_dense_and_back(expressed, count):
     with np.errstate(over="ignore"):
         values = np.resize(np.array(SPECIAL), count).astype(expressed.dtype)
         values[len(SPECIAL) :] = np.random.default_rng(3).normal(size=count)[len(SPECIAL) :]
-    element = ir.Type.parse(expressed.value)
-    attribute = dense_of_array(values, element)
+    attribute = dense_of_array(values, ir.Type.parse(expressed.value))
     for read in (attribute, ir.Attribute.parse(str(attribute))):
         repeated = array_of_dense(read)
         assert repeated.dtype == expressed.dtype
@@ -253,8 +252,7 @@ def test_floats_to_dense_and_back(expressed, count):
 
 
 def test_every_finite_bfloat16_survives():
-    bits = np.arange(2**16, dtype=np.uint16)
-    values = bits.view(ml_dtypes.bfloat16)
+    values = np.arange(2**16, dtype=np.uint16).view(ml_dtypes.bfloat16)
     values = values[np.isfinite(values.astype(np.float32))]
     repeated = array_of_dense(dense_of_array(values, ir.BF16Type.get()))
     np.testing.assert_array_equal(repeated.view(np.uint16), values.view(np.uint16))
@@ -287,7 +285,6 @@ def test_an_empty_array(element):
 
 def test_si_and_ui_elements():
     for text in ("dense<[-56, 7]> : tensor<2xsi8>", "dense<[-5, 7]> : tensor<2xsi4>"):
-        values = array_of_dense(ir.Attribute.parse(text)).tolist()
-        assert values == [int(text[7:].split(",")[0]), 7]
+        assert array_of_dense(ir.Attribute.parse(text)).tolist() == [int(text[7:].split(",")[0]), 7]
     # Unsigned elements come back as the signed number of the same bits.
     assert array_of_dense(ir.Attribute.parse("dense<[15, 7]> : tensor<2xui4>")).tolist() == [-1, 7]

@@ -161,8 +161,7 @@ def test_special_values(expressed, value, storage, zero_point, expected):
 def test_subnormal_values_are_not_flushed(expressed):
     tiny = expressed.smallest_normal / 4
     assert quantize_one(tiny * 3, I8, expressed, scale=tiny) == 3
-    parameters = QuantizationParameters(I8, expressed, scales=tiny)
-    assert float(dequantize(3, parameters)) == tiny * 3 > 0
+    assert float(dequantize(3, QuantizationParameters(I8, expressed, scales=tiny))) == tiny * 3 > 0
 
 
 @pytest.mark.parametrize(

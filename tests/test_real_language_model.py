@@ -48,8 +48,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    cache = tmp_path_factory.mktemp("cache")
-    return load(path, activations="float", context=128, cache=cache)
+    return load(path, activations="float", context=128, cache=tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="module")

@@ -141,8 +141,7 @@ def session_of(data: bytes, *, is_optimized: bool = False) -> onnxruntime.Infere
     """Return ONNX Runtime's session of a file, with one thread."""
     settings = onnxruntime.SessionOptions()
     if not is_optimized:
-        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        settings.graph_optimization_level = level
+        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     settings.intra_op_num_threads, settings.log_severity_level = 1, 3
     return onnxruntime.InferenceSession(data, settings)
 

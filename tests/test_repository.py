@@ -183,8 +183,7 @@ def test_the_example_gives_its_expected_output(device: Device, device_name: str)
     folder = ROOT / "examples"
     text = (folder / "two_layer.mlir").read_text()
     got = compile_for(text, device).main(np.load(folder / "two_layer_input.npy"))
-    expected = np.load(folder / "two_layer_expected.npy")
-    np.testing.assert_allclose(got, expected, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(got, np.load(folder / "two_layer_expected.npy"), atol=1e-4, rtol=0)
     assert got.argmax(1).tolist() == [4, 2, 7, 0]
 
 

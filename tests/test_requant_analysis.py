@@ -236,8 +236,7 @@ def program(function, count, name="main"):
     weight[:, :2] = FACTORS
 
     def contracted(x):
-        acc = contract(x, weight, ((1,), (1,)), dtype=np.int32)
-        return function(acc + BIAS)
+        return function(contract(x, weight, ((1,), (1,)), dtype=np.int32) + BIAS)
 
     text = str(trace(contracted, [((count, K), np.int8)]))
     return text.replace("@main", f"@{name}").removeprefix("module {\n").removesuffix("}\n")

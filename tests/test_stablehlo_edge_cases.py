@@ -260,8 +260,7 @@ def test_updates_outside_are_left_out(
     expected = np.clip(expected, -128, 127)
     rows = np.array(positions, element.replace("i", "int"))[:, None]
     text = scatter(((3, 4), (count, 1), (count, 4)), PART_OF_ROWS, I8, element)
-    actual = run(text, device, x, rows, u)
-    np.testing.assert_array_equal(actual, expected)
+    np.testing.assert_array_equal(run(text, device, x, rows, u), expected)
 
 
 @ON_DEVICES

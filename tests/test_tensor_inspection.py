@@ -27,8 +27,7 @@ from subquant.transforms.quantization.verify_quantization import VerifyQuantizat
 
 def test_records_from_a_child(tmp_path: Path) -> None:
     """Arrays of any length come over as they are; names are those of the file."""
-    rng = np.random.default_rng(1)
-    scales = rng.uniform(0.01, 1, (2, 50)).astype(np.float32)
+    scales = np.random.default_rng(1).uniform(0.01, 1, (2, 50)).astype(np.float32)
     rows = (", ".join(f"{scale:.9g}:-{n}" for n, scale in enumerate(row)) for row in scales)
     text = ", ".join(f"{{{row}}}" for row in rows)
     file = tmp_path / "x.mlir"

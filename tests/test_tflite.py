@@ -132,8 +132,7 @@ def test_activations_of_8_bits_on_devices(
         part = [case for case in cases if is_exact == (case not in SUMS_OF_FLOATS)]
         if part:
             tolerance = max(SUMS_OF_FLOATS.get(case, 0.0) for case in part)
-            data = model(part, 0)
-            assert compare(data, device, 3, activations="int8", tolerance=tolerance) > 0
+            assert compare(model(part, 0), device, 3, activations="int8", tolerance=tolerance) > 0
 
 
 def test_halves_are_rounded_away_from_zero() -> None:

@@ -19,8 +19,7 @@ from tflite_builder import Graph, f32
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("length", [1, 2, 7, 31, 32, 37, 48, 400, 512, 1022, 4096])
 def test_the_transform_is_numpys(length: int, sign: int) -> None:
-    rng = np.random.default_rng(length)
-    real, imaginary = rng.normal(size=(2, 3, length)).astype(np.float32)
+    real, imaginary = np.random.default_rng(length).normal(size=(2, 3, length)).astype(np.float32)
     for components in ((real, None), (real, imaginary)):
         whole = real if components[1] is None else real + 1j * imaginary
         expected = np.fft.fft(whole.astype(np.complex128), axis=-1)

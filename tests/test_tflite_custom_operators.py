@@ -61,8 +61,7 @@ def test_transposed_convolutions_with_a_bias(
     data = model(shape, filters, bias, options, expected.shape)
     result = Interpreter(read_tflite(data)).run(0, [images])[0]
     np.testing.assert_allclose(result, expected, atol=1e-5)
-    function = compile_for(data, cpu).main
-    np.testing.assert_allclose(np.asarray(function(images)), expected, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(compile_for(data, cpu).main(images)), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +123,7 @@ def test_the_greatest_of_long_rows(cpu: Device) -> None:
     """Equal ones and infinities too."""
     data = one_operator("TOPK_V2", [f32(2, 20000), [40]], [f32(2, 40), ((2, 40), "int32")],
                         "TopKV2Options")  # fmt: skip
-    rng = np.random.default_rng(2)
-    rows = rng.integers(0, 300, (2, 20000)).astype(np.float32)
+    rows = np.random.default_rng(2).integers(0, 300, (2, 20000)).astype(np.float32)
     rows[1] = -np.inf
     rows[1, [5, 17000]] = 1, np.inf
     order = np.argsort(-rows, axis=1, kind="stable")[:, :40]

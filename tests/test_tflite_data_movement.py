@@ -103,8 +103,7 @@ def test_a_comparison_with_reals_shows_scales_that_litert_ignores(name: str) -> 
     model = read_compared_model(graph.model(inputs, outputs), "model.tflite")
     agreement = {}
     for semantics in ("litert", "exact"):
-        options = CompileOptions(semantics=semantics)
-        (layer,) = compare_layers(model, [storage], "float", options)
+        (layer,) = compare_layers(model, [storage], "float", CompileOptions(semantics=semantics))
         agreement[semantics] = layer.equal / layer.elements
     assert agreement["exact"] == 1
     assert agreement["litert"] < 0.5
@@ -114,8 +113,7 @@ def test_a_comparison_with_reals_shows_scales_that_litert_ignores(name: str) -> 
 
 
 def test_a_scale_for_each_index_moves_with_its_axis(cpu: Device) -> None:
-    rng = np.random.default_rng(0)
-    weights = rng.integers(-127, 128, (3, 3)).astype(np.int8)
+    weights = np.random.default_rng(0).integers(-127, 128, (3, 3)).astype(np.int8)
     graph, scales = Graph(), np.array([0.1, 0.02, 0.3], np.float32)
     operand = graph.tensor((3, 3), "int8", Quantized(scales.tolist(), 0, 0), weights)
     order = graph.constant([1, 0])

@@ -161,8 +161,7 @@ def test_recurrent_weights_of_one_element_are_refused(
 
 def test_a_diagonal_of_recurrent_weights_is_refused_by_its_option() -> None:
     case = CASES["UNIDIRECTIONAL_SEQUENCE_LSTM-plain-float32"]
-    data = one_case(case, np.random.default_rng(0))
-    model = read_object(data)
+    model = read_object(one_case(case, np.random.default_rng(0)))
     model.subgraphs[0].operators[0].builtinOptions.diagonalRecurrentTensors = True
     with pytest.raises(InputError, match=r"expected \[3\] \(diagonal_recurrent_tensors = True\)"):
         write_module(read_tflite(file_of(model)), create_context())

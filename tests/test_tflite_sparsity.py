@@ -107,8 +107,7 @@ def test_constants_are_densified_as_litert_does(case: str, width: int) -> None:
 
 def test_sparse_weights_of_a_product(cpu: Device) -> None:
     """LiteRT has its own kernel of sparse weights: float, in rows."""
-    values = drawn(1)
-    stored, parameters = sparse(values, *CASES["rows"])
+    stored, parameters = sparse(drawn(1), *CASES["rows"])
     graph = Graph()
     ends = graph.apply(
         "FULLY_CONNECTED",

@@ -45,8 +45,7 @@ def with_slot(data: bytes, table: str, graph_index: int = 0) -> bytes:
 
     The vtable of the table is copied to the end of the file, with an entry more.
     """
-    s = schema()
-    root = s.Model.GetRootAs(data)
+    root = schema().Model.GetRootAs(data)
     graph = root.Subgraphs(graph_index)
     first = {
         "model": root,

@@ -38,8 +38,7 @@ def test_scores_merge_as_they_are_defined(text: str) -> None:
 @given(TEXTS)
 def test_characters_without_pieces_are_unknown_where_there_are_no_bytes(text: str) -> None:
     properties = scored(has_bytes=False)
-    tokenizer = Tokenizer.from_properties(properties)
-    got = tokenizer.encode(text, start=False)
+    got = Tokenizer.from_properties(properties).encode(text, start=False)
     naive = naive_scored(properties, text)
     # SentencePiece makes one unknown token of several in a row.
     once = [token for n, token in enumerate(naive) if token or not n or naive[n - 1]]
@@ -92,8 +91,7 @@ def test_a_word_that_is_a_piece_is_not_merged_where_the_file_says_so() -> None:
 def test_control_tokens_are_found_where_they_are_asked_for() -> None:
     tokenizer = Tokenizer.from_properties(SCORED)
     text = "<start_of_turn>he<end_of_turn>"
-    he = tokenizer.encode("he", start=False)
-    assert tokenizer.encode(text) == [1, 3, *he, 4]
+    assert tokenizer.encode(text) == [1, 3, *tokenizer.encode("he", start=False), 4]
     plain = tokenizer.encode(text, special=False)
     assert not {3, 4} & set(plain)
     assert tokenizer.decode(plain) == text

@@ -119,8 +119,7 @@ def check_close(
 
 def run_both(text: str, options: str, values: list[np.ndarray]) -> tuple[Any, list[str]]:
     """Evaluate a program after both passes with the interpreter."""
-    passes = f"{FORTH}{{explain=true {options}}},{BACK}"
-    module, remarks = run_passes(text, passes)
+    module, remarks = run_passes(text, f"{FORTH}{{explain=true {options}}},{BACK}")
     return InterpretedModule(module)["main"].invoke(values), [each.message for each in remarks]
 
 
@@ -215,8 +214,7 @@ def test_comparisons(set_: str, cpu: Device) -> None:
     """
     operands = list(SETS[set_][:2])
     values = pairs(operands)
-    text = comparisons(operands, values[0].size)
-    module, remarks = run_passes(text, f"{FORTH}{{explain=true}}")
+    module, remarks = run_passes(comparisons(operands, values[0].size), f"{FORTH}{{explain=true}}")
     assert not remarks
     got = subquant.compile(module, device=cpu)["main"].invoke(values)
     some = [array[:: 7 * 256 + 1] for array in values]
@@ -249,8 +247,7 @@ def operations(draw: Any) -> tuple[str, list[Quantized], Quantized, str]:
     name = draw(st.sampled_from(PAIR_OPERATIONS))
     storage = draw(st.sampled_from(STORAGES))
     types = [draw(quantized(storage)) for _ in range(2 if name == "abs" else 3)]
-    options = draw(st.sampled_from(OPTIONS))
-    return name, types[:-1], types[-1], options
+    return name, types[:-1], types[-1], draw(st.sampled_from(OPTIONS))
 
 
 @settings(max_examples=examples(50))
@@ -259,8 +256,7 @@ def test_generated_types(operation: tuple[str, list[Quantized], Quantized, str])
     """Within a step, or within the bound that the pass reports."""
     name, operands, result, options = operation
     values = pairs(operands, 64 if LONG else 32)
-    text = elementwise(name, operands, result, values[0].size)
-    (got,), remarks = run_both(text, options, values)
+    (got,), remarks = run_both(elementwise(name, operands, result, values[0].size), options, values)
     assert all("may differ from the exact result by up to" in remark for remark in remarks)
     bound = None
     if remarks:
@@ -347,5 +343,4 @@ def test_iree_refuses_a_mixture(cpu: Device) -> None:
     # StableHLO's own lowering of the rest leaves TOSA that IREE accepts.
     lowered, _ = run_passes(text, f"{stored},stablehlo-legalize-to-linalg")
     data = compile_bare(lowered.operation.get_asm(print_generic_op_form=True))
-    actual = Executable(data, device=cpu)["main"].invoke(values)[0]
-    np.testing.assert_array_equal(actual, expected)
+    np.testing.assert_array_equal(Executable(data, device=cpu)["main"].invoke(values)[0], expected)

@@ -21,8 +21,7 @@ from transformer_oracle import Oracle
 def opened(model: TinyModel, folder: Path) -> tuple[Configuration, Theta, Path]:
     path = model.write(folder / "model.gguf")
     dataset = open_weights(path)
-    tensors = dataset.theta.flatten()
-    return Configuration.of(dataset.properties, tensors), dataset.theta, path
+    return Configuration.of(dataset.properties, dataset.theta.flatten()), dataset.theta, path
 
 
 def run(

@@ -64,8 +64,7 @@ def test_aligned_views_have_the_same_extents(data: st.DataObject) -> None:
     first, array = data.draw(viewed().filter(lambda pair: pair[0] is not None))
     second = View.of([1] * array.ndim).broadcast(range(array.ndim), array.shape)
     assert first is not None
-    order = data.draw(factored(array.size))
-    third = View.of(order).reshaped(array.shape)
+    third = View.of(data.draw(factored(array.size))).reshaped(array.shape)
     views = [first, second, *([third] if third is not None else [])]
     pieces = aligned(views)
     if pieces is None:

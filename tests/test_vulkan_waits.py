@@ -175,11 +175,9 @@ def test_iree_tools_call_synchronous_functions(data: bytes, vulkan: Device) -> N
 @pytest.mark.vulkan
 def test_async_external_functions(vulkan: Device, tmp_path: Path) -> None:
     """IREE writes them on request, if all results are tensors, or none is; and other tools."""
-    flag = "--iree-execution-model=async-external"
-    options = CompileOptions("vulkan", iree_flags=(flag,))
+    options = CompileOptions("vulkan", iree_flags=("--iree-execution-model=async-external",))
     first = "func.func @count"
-    data = compile_to_bytes(first + PROGRAM.partition(first)[2], options)
-    executable = Executable(data, vulkan)
+    executable = Executable(compile_to_bytes(first + PROGRAM.partition(first)[2], options), vulkan)
     np.testing.assert_array_equal(executable.twice(np.int8([1, 2, 3, 100])), [2, 4, 6, -56])
     assert int(executable.count(21)) == 42
     with pytest.raises(CompilerError, match=r"has 1 operands, but .* returns 2"):

@@ -162,8 +162,7 @@ def test_a_pool_that_does_not_start(program: bytes, monkeypatch: pytest.MonkeyPa
         "subquant.runtime.entry_points.decode_worker_program", lambda text: b"nothing"
     )
     x, w = _arrays()
-    executable = Executable(program, threads=2)
-    assert "local-task" in repr(executable.main(x, w, resident=True))
+    assert "local-task" in repr(Executable(program, threads=2).main(x, w, resident=True))
 
 
 def test_programs_that_are_compiled_for_a_pool(

@@ -154,8 +154,7 @@ def padded(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     if name == "PADV2":
         inputs.append(((1,), dtype, parameters, rng.integers(0, 100, 1).astype(dtype)))
     if name == "MIRROR_PAD":
-        mode = int(rng.integers(0, 2))
-        return graph.apply(name, inputs, [result], "MirrorPadOptions", mode=mode)
+        return graph.apply(name, inputs, [result], "MirrorPadOptions", mode=int(rng.integers(0, 2)))
     return graph.apply(name, inputs, [result])
 
 

@@ -86,8 +86,7 @@ def bitcast(graph: Graph, rng: Rng, source: str, target: str) -> Ends:
 
 def broadcast_arguments(graph: Graph, rng: Rng) -> Ends:
     """A shape that two others give, which a tensor is broadcast to."""
-    shape = (2, 3, 4)
-    shapes = [np.where(rng.random(3) < 0.5, 1, shape) for _ in range(2)]
+    shapes = [np.where(rng.random(3) < 0.5, 1, (2, 3, 4)) for _ in range(2)]
     result_shape = np.maximum(*shapes)
     sides = [graph.constant(each) for each in shapes]
     broadcast_shape = graph.tensor((3,), "int32")
