@@ -47,9 +47,9 @@ import transformers
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from huggingface_folders import architectures, bits_and_bytes, compressed, gptq  # noqa: E402
+from huggingface_folders import architectures, bits_and_bytes, compressed, gptq, torch_ao  # noqa: E402
 
-FAMILIES = (architectures, compressed, bits_and_bytes, gptq)
+FAMILIES = (architectures, compressed, bits_and_bytes, torch_ao, gptq)
 """Modules with a table ``FOLDERS``: the function that writes the folder of each name."""
 
 
