@@ -54,7 +54,8 @@ def name_of(page: Path) -> str:
 def test_blocks_print_the_output_of_the_page(
     page: Path, in_temporary_folder: Path, request: pytest.FixtureRequest
 ) -> None:
-    shutil.copytree(ROOT / "examples", in_temporary_folder / "examples")
+    for folder in ("examples", "tests/data/huggingface/compressed_int4"):
+        shutil.copytree(ROOT / folder, in_temporary_folder / folder)
     with Session(in_temporary_folder) as session:
         for block in blocks_of(page):
             assert block.language in LANGUAGES, f"{block.location}: '{block.language}'"
