@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -39,7 +39,8 @@ class ActivationQuantization:
         group_size: the number of elements of a group.
         is_dynamic: True if scales are computed from the input; False if `scale` is the scale.
         is_symmetric: True if zero points are 0.
-        scale, zero_point: of static quantization: ``real = (storage - zero_point) * scale``.
+        scale, zero_point: of static quantization: ``real = (storage - zero_point) * scale``. In a
+            stack of matrices these, and `global_scale`, may be lists with one for each.
         scale_type: the type that the scales of groups are rounded to; None for floats.
         global_scale: divides the scales of groups (NVFP4); None for 1.
         outlier_threshold: inputs of this magnitude or more stay floats (LLM.int8); None for none.
@@ -50,10 +51,10 @@ class ActivationQuantization:
     group_size: int | None = None
     is_dynamic: bool = True
     is_symmetric: bool = True
-    scale: float | None = None
-    zero_point: int = 0
+    scale: float | list[float] | None = None
+    zero_point: int | list[int] = 0
     scale_type: str | None = None
-    global_scale: float | None = None
+    global_scale: float | list[float] | None = None
     outlier_threshold: float | None = None
 
     def __post_init__(self) -> None:
@@ -80,11 +81,11 @@ class ActivationQuantization:
             (
                 "scale",
                 "a number above 0 for static quantization, none otherwise",
-                (self.scale is None) == self.is_dynamic and _is_scale(self.scale),
+                (self.scale is None) == self.is_dynamic and _are(_is_scale, self.scale),
             ),
-            ("zero_point", "an integer", type(self.zero_point) is int),
+            ("zero_point", "an integer", _are(_is_integer, self.zero_point)),
             ("scale_type", f"one of {_SCALE_TYPES}", self.scale_type in _SCALE_TYPES),
-            ("global_scale", "a number above 0", _is_scale(self.global_scale)),
+            ("global_scale", "a number above 0", _are(_is_scale, self.global_scale)),
             ("outlier_threshold", "a number above 0", _is_scale(self.outlier_threshold)),
         ):
             if not is_valid:
@@ -122,6 +123,15 @@ class ActivationQuantization:
         return f"{_TYPES[self.type]} per {scope}, {scales}{symmetry}"
 
 
+def _is_integer(value: object) -> bool:
+    return type(value) is int
+
+
+def _are(check: Callable[[object], bool], values: object) -> bool:
+    """Check a value, or each value of a list with elements."""
+    return all(map(check, values)) and bool(values) if isinstance(values, list) else check(values)
+
+
 def _is_positive_integer(value: object) -> bool:
     return type(value) is int and value >= 1
 
@@ -134,6 +144,22 @@ def activations_of(metadata: Mapping[str, Any]) -> ActivationQuantization | None
     """Return the activation quantization in the metadata of a layout; None without one."""
     record = metadata.get(ACTIVATIONS_KEY)
     return None if record is None else ActivationQuantization.of_record(record)
+
+
+def stacked(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the record of a stack, with lists of the numbers in which its matrices differ.
+
+    Raises:
+        InputError: the matrices differ in another setting.
+    """
+    result = dict(records[0])
+    for key in {key for record in records for key in record}:
+        values = [record.get(key, 0 if key == "zero_point" else None) for record in records]
+        if any(value != values[0] for value in values):
+            if key not in ("scale", "zero_point", "global_scale"):
+                raise InputError(f"activations differ in '{key}': {values[:3]!r}")
+            result[key] = values
+    return result
 
 
 def summary(quantizations: Iterable[ActivationQuantization | None]) -> dict[str, int]:

@@ -77,8 +77,8 @@ class LookupBlockScaledLayout(_TableLayout, BlockScaledLayout):
         d: scales ``[..., K / B, 1]``.
         qs: indices ``[..., K / B, B / 2]``, two in a byte (uint8), the even one in the low bits.
         m: offsets in units of the reals, of the shape of ``d``; 0 if left out. Not with floats.
-        divisor: of all scales, of shape ``[]`` (f32): the global scale of NVFP4, whose quotients
-            are rounded to f32. 1 if left out.
+        divisor: of all scales of a matrix, of the shape of the axes before it (f32): the global
+            scale of NVFP4, whose quotients are rounded to f32. 1 if left out.
 
     Metadata:
         table: 16 integers from -128 to 127, or 16 floats of f32 (NF4).
@@ -91,7 +91,7 @@ class LookupBlockScaledLayout(_TableLayout, BlockScaledLayout):
     def check(self) -> None:
         """Check the blocks, the table and the divisor."""
         super().check()
-        self.expect("divisor", (), "float32")
+        self.expect("divisor", self.shape[:-2], "float32")
         if "m" in self.planes and self.has_float_table:
             raise InputError(f"{self.name} has offsets and a table of floats, expected one of them")
 
@@ -117,8 +117,9 @@ class LookupBlockScaledLayout(_TableLayout, BlockScaledLayout):
     def _scales_and_offsets(self) -> tuple[Any, Any]:
         scales, offsets = super()._scales_and_offsets()
         if "divisor" in self.planes:
+            divisor = self.planes["divisor"].reshape((*self.shape[:-2], 1, 1))
             with np.errstate(all="ignore"):
-                scales = scales.astype(np.float32) / self.planes["divisor"]
+                scales = scales.astype(np.float32) / divisor
         return scales, offsets
 
     def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:

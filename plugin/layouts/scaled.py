@@ -123,8 +123,8 @@ class BlockAffineLayout(BlockLayout):
         qs: storage values, of the tensor's shape; packed ones of 2 or 4 bits are bytes (uint8).
         qs_low, qs_high: in place of ``qs`` the two planes of packed ones of 3, 5 or 6 bits.
         z: integer zero points, of the shape of ``d``; 0 if left out.
-        order: the column of the matrix that each stored column is, ``[K]`` (int32); ascending if
-            left out.
+        order: the column of the matrix that each stored column is, ``[..., K]`` (int32), with the
+            axes before those of the matrix; ascending if left out.
 
     Metadata:
         block_shape: the extents of a block, one an axis.
@@ -204,12 +204,12 @@ class BlockAffineLayout(BlockLayout):
         order = self.planes.get("order")
         if order is None:
             return
-        if len(self.shape) != 2:
+        if len(self.shape) < 2:
             raise InputError(f"{self.name} of shape {self.shape} has an order, expected a matrix")
-        self.expect("order", self.shape[1:], "int32")
-        if is_known(order) and (np.sort(order) != np.arange(self.shape[1])).any():
+        self.expect("order", (*self.shape[:-2], self.shape[-1]), "int32")
+        if is_known(order) and (np.sort(order, axis=-1) != np.arange(self.shape[-1])).any():
             raise InputError(
-                f"plane 'order' of {self.name} must have each column of {self.shape[1]} once"
+                f"plane 'order' of {self.name} must have each column of {self.shape[-1]} once"
             )
 
     def in_stored_order(self) -> BlockAffineLayout:
@@ -222,8 +222,11 @@ class BlockAffineLayout(BlockLayout):
         order = self.planes.get("order")
         if order is None:
             return super().dequant(dtype)
-        columns = self.in_stored_order().dequant(dtype).transpose((1, 0))
-        return scatter(columns, order, columns, "set").transpose((1, 0))
+        *leading, rows, columns = self.shape
+        axes = (*range(len(leading)), len(leading) + 1, len(leading))
+        stored = self.in_stored_order().dequant(dtype).transpose(axes).reshape((-1, rows))
+        ordered = scatter(stored, flat_columns(order), stored, "set")
+        return ordered.reshape((*leading, columns, rows)).transpose(axes)
 
     def _check_storage(self) -> None:
         names = [name for name in self.planes if name[0] == "q"]
@@ -319,6 +322,16 @@ class BlockAffineLayout(BlockLayout):
             zero_points.reshape(shape),
             "sub-channel" if axes else "per-tensor",
         )
+
+
+def flat_columns(order: AnyArray) -> AnyArray:
+    """Return the plane `order` ``[..., K]`` as positions in ``[... * K]``, of one axis."""
+    columns = order.shape[-1]
+    matrices = order.reshape((-1, columns))
+    if matrices.shape[0] == 1:
+        return matrices.reshape((-1,))
+    first = np.arange(matrices.shape[0], dtype=np.int32) * np.int32(columns)
+    return (matrices + first[:, None]).reshape((-1,))
 
 
 def _integers(storage: StorageType) -> PackedIntegers:

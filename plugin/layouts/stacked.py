@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import InputError, UnsupportedError
 from ..numerics.element_types import AnyArray, Array
+from .activations import ACTIVATIONS_KEY, stacked
 from .base import QuantizedLayout
 from .scaled import TensorScaledLayout
 from .tensors import InferenceTensor, PlanarQuantizedTensor, PrimitiveTensor, QuantizedTensor
@@ -132,7 +133,7 @@ class StackedTensor(QuantizedTensor):
         planes = {
             name: np.stack([_with_rank(layout)[name] for layout in layouts]) for name in first
         }
-        return type(layouts[0])(self.shape, planes, _stacked_metadata(layouts[0]))
+        return type(layouts[0])(self.shape, planes, _stacked_metadata(layouts))
 
     def outline(self) -> PlanarQuantizedTensor:
         """Return a tensor of the same layout with other elements, which unpacks one tensor."""
@@ -142,7 +143,7 @@ class StackedTensor(QuantizedTensor):
             for name, plane in _with_rank(layout).items()
         }
         return PlanarQuantizedTensor(
-            type(layout)(self.shape, planes, _stacked_metadata(layout)), self.name
+            type(layout)(self.shape, planes, _stacked_metadata([layout])), self.name
         )
 
 
@@ -151,7 +152,8 @@ def _check_alike(first: QuantizedLayout, layout: QuantizedLayout, name: str) -> 
     kinds = [
         (
             type(each),
-            each.metadata,
+            {key: value for key, value in each.metadata.items() if key != ACTIVATIONS_KEY},
+            str(each.activations),
             {key: (plane.shape, np.dtype(plane.dtype)) for key, plane in each.planes.items()},
         )
         for each in (first, layout)
@@ -174,9 +176,12 @@ def _with_rank(layout: QuantizedLayout) -> Mapping[str, Array]:
     }
 
 
-def _stacked_metadata(layout: QuantizedLayout) -> dict[str, Any]:
-    """Return the metadata of a stack: a block is in one tensor."""
-    metadata = dict(layout.metadata)
+def _stacked_metadata(layouts: Sequence[QuantizedLayout]) -> dict[str, Any]:
+    """Return the metadata of a stack: a block is in one tensor, and activations may differ."""
+    metadata = dict(layouts[0].metadata)
+    if ACTIVATIONS_KEY in metadata:
+        records = [layout.metadata[ACTIVATIONS_KEY] for layout in layouts]
+        metadata[ACTIVATIONS_KEY] = stacked(records)
     if "block_shape" in metadata:
         metadata["block_shape"] = [1, *metadata["block_shape"]]
     return metadata

@@ -47,6 +47,7 @@ from ..emit.operation import create, index_type, mlir_type, splat, tensor_type, 
 from ..emit.parameters import named_parameter
 from ..emit.trace import traced
 from ..emit.vectors import quotient
+from ..formats.checkpoints.layers import PackedTensor
 from ..isolation.child import ReportStep
 from ..layouts import (
     GgmlTensor,
@@ -272,7 +273,7 @@ class _Parameters:
 
 def _planar(tensor: InferenceTensor) -> InferenceTensor:
     """The form that archives have of a tensor, with planes whose elements are not computed."""
-    if isinstance(tensor, (StackedArrays, StackedTensor)):
+    if isinstance(tensor, (StackedArrays, StackedTensor, PackedTensor)):
         return tensor.outline()
     if isinstance(tensor, GgmlTensor):
         row = tensor.rows(0, 1).unpack()

@@ -29,6 +29,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..layouts import BlockAffineLayout, BlockLayout, QuantizedLayout
+from ..layouts.scaled import flat_columns
 from ..numerics.array_functions import is_known, take
 from ..numerics.convolutions import contract
 from ..numerics.element_types import AnyArray
@@ -165,7 +166,17 @@ def _has_matrices(x: Operand, w: Operand, choices: Operand) -> bool:
 def _matrices(x: Operand, w: QuantizedLayout, choices: Operand) -> AnyArray:
     planes = {name: take(plane, choices) for name, plane in w.planes.items()}
     chosen = type(w)((_shape(choices)[0], *w.shape[1:]), planes, w.metadata)
+    if isinstance(chosen, BlockAffineLayout) and "order" in planes:
+        x, chosen = _gathered(x, planes["order"]), chosen.in_stored_order()
     return _chosen(x, real(chosen))
+
+
+def _gathered(x: Operand, order: AnyArray) -> AnyArray:
+    """Return the elements of ``x [B, M, K]`` in an order ``[B, K]`` of the last axis."""
+    batch, rows, depth = _shape(x)
+    columns = real(x).transpose((0, 2, 1)).reshape((batch * depth, rows))
+    taken = take(columns, flat_columns(order))
+    return taken.reshape((batch, depth, rows)).transpose((0, 2, 1))
 
 
 @chosen_linear.implementation("dequantized", _are_choices)

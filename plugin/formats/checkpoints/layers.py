@@ -12,7 +12,12 @@ from ...core.read_record import ReadRecord, TrackedItems
 from ...core.strict_json import shown
 from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...layouts.base import FLOAT_DTYPES, QuantizedLayout
-from ...layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor
+from ...layouts.tensors import (
+    InferenceTensor,
+    PlanarQuantizedTensor,
+    PrimitiveTensor,
+    QuantizedTensor,
+)
 from ...numerics.element_types import Array
 
 
@@ -52,6 +57,17 @@ class PackedTensor(QuantizedTensor):
     def unpack(self) -> QuantizedLayout:
         """The layout, of planes that are made at each call."""
         return self._make_layout()
+
+    def outline(self) -> PlanarQuantizedTensor:
+        """Return a tensor of the same layout with other elements, which takes no memory."""
+        layout = self.unpack()
+        planes = {
+            name: plane
+            if name == "order"
+            else np.broadcast_to(np.zeros((), plane.dtype), plane.shape)
+            for name, plane in layout.planes.items()
+        }
+        return PlanarQuantizedTensor(layout.with_planes(planes), self.name)
 
 
 @dataclass(frozen=True)
