@@ -27,10 +27,12 @@ from ..core.strict_json import Json, JsonObject, load_json, shown
 from ..errors import InputError, Place, UnsupportedError
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array
+from .checkpoints.bitsandbytes import BitsAndBytesFormat
 from .checkpoints.compressed_tensors import CompressedTensorsFormat
 from .checkpoints.fine_grained_fp8 import FineGrainedFp8Format
 from .checkpoints.grouped_config import grouped_format
 from .checkpoints.layers import CheckpointFormat, Layers
+from .checkpoints.torchao import TorchAoFormat
 from .safetensors import SafetensorsFile, read_safetensors
 
 _INDEX = ".safetensors.index.json"
@@ -47,6 +49,8 @@ _FORMATS: dict[str, Callable[[Mapping[str, Json], str], CheckpointFormat]] = {
     "awq": grouped_format,
     "compressed-tensors": CompressedTensorsFormat.of,
     "fp8": FineGrainedFp8Format.of,
+    "bitsandbytes": BitsAndBytesFormat.of,
+    "torchao": TorchAoFormat.of,
 }
 """Readers of configurations by ``quant_method``."""
 

@@ -21,19 +21,27 @@ from .base import FLOAT_DTYPES, BlockLayout, QuantizedLayout, integers_of, packe
 
 
 class TensorScaledLayout(QuantizedLayout):
-    """``(qs - m) * d``.
+    """``(qs - m) * d``, times a factor.
 
     Planes:
         d: scales, of a shape that broadcasts to the tensor's.
         qs: storage values, of the tensor's shape.
         m: offsets in units of the storage, of the shape of ``d``; 0 if left out.
+
+    Metadata:
+        factor: a number of f32 that multiplies the product after it is rounded; 1 if left out.
     """
 
     PLANES: ClassVar = ("d", "qs", "m?")
-    METADATA: ClassVar = ("dtype",)  # sharktank's, of `dequant`
+    METADATA: ClassVar = ("dtype", "factor")  # 'dtype' is sharktank's, of `dequant`
 
     def check(self) -> None:
-        """Check that the planes broadcast to the shape."""
+        """Check that the planes broadcast to the shape, and the factor."""
+        factor = self.factor
+        if type(factor) is not float or not 0 < factor < np.inf or np.float32(factor) != factor:
+            raise InputError(
+                f"'factor' of {self.name} must be a number of f32 above 0, got {factor!r}"
+            )
         self.expect("qs", self.shape)
         scales = tuple(self.planes["d"].shape)
         try:
@@ -48,8 +56,27 @@ class TensorScaledLayout(QuantizedLayout):
         self.expect("d", scales, *FLOAT_DTYPES)
         self.expect("m", scales)
 
+    @property
+    def factor(self) -> float:
+        """The factor of all values."""
+        factor: float = self.metadata.get("factor", 1.0)
+        return factor
+
+    def with_factor_in_scales(self) -> TensorScaledLayout:
+        """The layout with the factor as part of the scales: values may differ by a rounding."""
+        if self.factor == 1.0:
+            return self
+        scales = self.planes["d"].astype(self.compute_dtype())
+        metadata = {key: value for key, value in self.metadata.items() if key != "factor"}
+        planes = {**self.planes, "d": scales * scales.dtype.type(self.factor)}
+        return type(self)(self.shape, planes, metadata)
+
     def dequant(self, dtype: npt.DTypeLike = np.float32) -> AnyArray:
         """The values, of the layout's shape."""
+        if self.factor != 1.0:
+            metadata = {key: value for key, value in self.metadata.items() if key != "factor"}
+            products = type(self)(self.shape, self.planes, metadata).dequant(self.compute_dtype())
+            return (products * products.dtype.type(self.factor)).astype(dtype)
         form = self._form()
         if form is not None:
             return form.dequantize(self.expressed()).astype(dtype)
@@ -89,8 +116,11 @@ class TensorScaledLayout(QuantizedLayout):
         """The same as a quantized type.
 
         Raises:
-            UsageError: the offsets are no integers, or scales differ along several axes.
+            UsageError: the offsets are no integers, scales differ along several axes, or there is
+                a factor.
         """
+        if self.factor != 1.0:
+            raise UsageError("a layout with a factor is no quantized type")
         scales, offsets = self.planes["d"], self.planes.get("m")
         zero_points = np.zeros(scales.shape) if offsets is None else np.asarray(offsets, np.float64)
         if (zero_points != np.rint(zero_points)).any():

@@ -29,7 +29,9 @@ def _padded(layout: QuantizedLayout) -> tuple[int, ...]:
 
 def scales_along(layout: QuantizedLayout, axis: int | None) -> AnyArray:
     """The scales in float32: of shape (), or one for each index of `axis`."""
-    return _along(layout, layout.planes["d"].astype(np.float32), axis)
+    scales = layout.planes["d"].astype(np.float32)
+    factor = layout.metadata.get("factor", 1.0)
+    return _along(layout, scales if factor == 1.0 else scales * np.float32(factor), axis)
 
 
 def offsets(layout: QuantizedLayout, axis: int | None, dtype: npt.DTypeLike) -> AnyArray | None:

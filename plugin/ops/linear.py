@@ -28,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import UsageError
-from ..layouts import BlockAffineLayout, BlockLayout, QuantizedLayout
+from ..layouts import BlockAffineLayout, BlockLayout, QuantizedLayout, TensorScaledLayout
 from ..layouts.scaled import flat_columns
 from ..numerics.array_functions import is_known, take
 from ..numerics.convolutions import contract
@@ -133,6 +133,8 @@ def _blocks(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
 
 @linear.implementation("dequantized", _fits)
 def _dequantized(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
+    if isinstance(w, TensorScaledLayout):
+        w = w.with_factor_in_scales()  # a dequantization that the passes know
     axis = len(_shape(x)) - 1
     return _with_bias(contract(real(x), real(w), ((axis,), (1,))), bias)
 
