@@ -150,11 +150,10 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.names: dict[str, Any] = {"__name__": "__page__"}
-        environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
         self._shell = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
             cwd=folder,
-            env=environment,
+            env=os.environ | {"COLUMNS": "80", "NO_COLOR": "1", "LC_ALL": "C.UTF-8"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -258,9 +258,6 @@ FORMS = {
 }  # fmt: skip
 
 
-# -- refusals ---------------------------------------------------------------------------
-
-
 Program = tuple[str, str, str]
 """Types of arguments and result, and a body."""
 

@@ -38,8 +38,6 @@ def region(op: str, element: str) -> str:
   }}"""
 
 
-# -- scatter --------------------------------------------------------------------------------------
-
 PART_OF_ROWS = (
     "update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
     "index_vector_dim = 1"
@@ -90,9 +88,6 @@ SCATTERS = {
         "index_vector_dim = 3",
     ),
 }  # fmt: skip
-
-
-# -- windows --------------------------------------------------------------------------------------
 
 
 def reduction(

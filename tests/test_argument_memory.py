@@ -16,8 +16,6 @@ from subquant.runtime.open_device import OpenDevice
 
 LARGE = 1 << 16
 
-# -- arguments that programs write to -------------------------------------------------------------
-
 
 def written(arguments: list[np.ndarray], start: int) -> np.ndarray:
     expected = arguments[0].reshape(-1).copy()
@@ -153,12 +151,8 @@ def test_results_of_contractions_are_fresh(cpu: Device) -> None:
     np.testing.assert_array_equal(
         second, np.full((8, 8), 24 * 8 * 3 * 8 % 256, np.uint8).view("i1")
     )
-    memories = [np.asarray(each) for each in (x, first, second)]
-    for one, other in itertools.combinations(memories, 2):
+    for one, other in itertools.combinations([np.asarray(each) for each in (x, first, second)], 2):
         assert not np.shares_memory(one, other)
-
-
-# -- lending --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -285,9 +279,6 @@ def test_arguments_that_are_read_after_a_call(
         x[:] = -1
         expected += number
     assert (executable.sum() == expected).all()
-
-
-# -- donation -------------------------------------------------------------------------------------
 
 
 @ON_DEVICES

@@ -13,8 +13,6 @@ import pytest
 from subquant.commands.arrays import difference, format_array, parse_input, read_npy, to_npy
 from subquant.errors import InputError, UsageError
 
-# -- literals -------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -97,9 +95,6 @@ def test_literal_beyond_memory(dims: str) -> None:
         parse_input(f"{dims}xf32=")
 
 
-# -- files ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "array",
     [
@@ -157,9 +152,6 @@ def test_truncated_npy_and_npy_of_objects(tmp_path: Path) -> None:
         read_npy(path)
 
 
-# -- showing --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("array", "expected"),
     [
@@ -189,9 +181,6 @@ def test_format_reads_back(dtype: Any) -> None:
 def test_format_is_truncated() -> None:
     assert format_array(np.arange(5, dtype=np.int8), limit=3) == "5xi8=0 1 2 ..."
     assert format_array(np.zeros((3, 2), np.int8), limit=3) == "3x2xi8=[0 0][0 ...][...]"
-
-
-# -- comparing ------------------------------------------------------------------------------------
 
 
 def f32(*values: float) -> Any:

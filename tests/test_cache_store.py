@@ -267,8 +267,6 @@ def test_verify(tmp_path: Path) -> None:
     assert [is_whole for _, is_whole in store.verify()] == [True] * 2
 
 
-# -- locks ----------------------------------------------------------------------------------------
-
 HOLD = """
 import os, sys
 from subquant.compiler.store import Store
@@ -315,8 +313,6 @@ def test_no_process_waits_without_locks(tmp_path: Path, monkeypatch: pytest.Monk
     assert names(tmp_path, "writing") == []
     pinned.close()
 
-
-# -- many processes -------------------------------------------------------------------------------
 
 WORK = """
 import contextlib, json, os, random, signal, sys, time

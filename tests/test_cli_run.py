@@ -215,10 +215,9 @@ def test_the_only_function_is_called() -> None:
     text = "func.func @{}(%x: f32) -> f32 {{\n  return %x : f32\n}}\n"
     result = succeed("exec", "-", "--input", "f32=2.5", stdin=text.format("one"))
     assert result.stdout == "result[0]: f32=2.5\n"
-    both = text.format("one") + text.format("two")
-    assert fail(2, "exec", "-", "--input", "f32=2.5", stdin=both) == (
-        "error: several functions, and none is main; choose with --function: one, two\n"
-    )
+    assert fail(
+        2, "exec", "-", "--input", "f32=2.5", stdin=text.format("one") + text.format("two")
+    ) == ("error: several functions, and none is main; choose with --function: one, two\n")
 
 
 def test_exec_takes_the_options_of_both() -> None:

@@ -67,7 +67,6 @@ def start(
     models: Path, output: str, *arguments: str, cache: Path | None = None
 ) -> subprocess.Popen[str]:
     """Start to compile all models to a folder beside them."""
-    report = ["--json", f"../{output}.json"]
     return subprocess.Popen(
         [
             sys.executable,
@@ -77,7 +76,7 @@ def start(
             "-o",
             f"../{output}",
             *EMIT,
-            *report,
+            *["--json", f"../{output}.json"],
             *arguments,
         ],
         cwd=models,

@@ -19,9 +19,6 @@ from subquant.runtime import Device
 LARGE = 1 << 16
 
 
-# -- device arrays --------------------------------------------------------------------------------
-
-
 @ON_DEVICES
 @pytest.mark.parametrize(
     "dtype",

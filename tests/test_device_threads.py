@@ -19,8 +19,6 @@ from subquant.isolation.limits import available_cores
 from subquant.runtime import Device
 from subquant.signature import WorkEstimate
 
-# -- threads --------------------------------------------------------------------------------------
-
 SPIN = """
 func.func @spin(%n: i32) -> i32 {
   %zero = arith.constant 0 : i32
@@ -80,8 +78,7 @@ def test_an_executable_is_called_by_several_threads(threads: int | None) -> None
 
     def call(factor: int) -> None:
         for _ in range(20):
-            total = executable.accumulate(a * factor, weights, c)
-            if (total != a * factor @ b + c).any():
+            if (executable.accumulate(a * factor, weights, c) != a * factor @ b + c).any():
                 errors.append(factor)
 
     workers = [threading.Thread(target=call, args=(factor,)) for factor in range(4)]

@@ -146,8 +146,7 @@ def test_the_table_of_passes_is_that_of_the_code() -> None:
     assert list(rows) == list(PASSES)
     for name, text in rows.items():
         options = [spelling_of(field) for field in fields(load_pass(name))]
-        written = text.partition("option")[2]
-        for option in re.findall(r"`([a-z0-9-]+)(?:=[^`]*)?`", written):
+        for option in re.findall(r"`([a-z0-9-]+)(?:=[^`]*)?`", text.partition("option")[2]):
             assert option.replace("-", "_") in options, f"{name}: {option}"
 
 

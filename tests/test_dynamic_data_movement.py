@@ -143,8 +143,6 @@ def test_windows(device: Device, device_name: str, element: str, name: str, func
         np.testing.assert_array_equal(run_windows(x, z), expected, err_msg=str(extents))
 
 
-# -- pads, gathers, updates, reversals ------------------------------------------------------------
-
 PADS = {
     "ends": ((None, 4), (1, 0), (2, 3), (0, 0)),
     "between": ((None, 4), (0, 1), (0, -1), (0, 1)),

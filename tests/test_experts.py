@@ -166,8 +166,7 @@ def write_gguf(name: str, path: Path, kind: str = "F32", **changes: Any) -> Path
             # Pairs of rotated elements are neighbors in the files of Llama.
             halves = array.reshape((-1, 2, c.size // 2, c.width))
             array = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
-        is_quantized = kind != "F32" and array.ndim == 3
-        if is_quantized:
+        if kind != "F32" and array.ndim == 3:
             quantized = gguf.GGMLQuantizationType[kind]
             writer.add_tensor(role, gguf.quants.quantize(array, quantized), raw_dtype=quantized)
         else:

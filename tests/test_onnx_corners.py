@@ -95,9 +95,8 @@ def test_empty_tensors_have_an_empty_softmax(
 @pytest.mark.parametrize("operator", ["QuantizeLinear", "DequantizeLinear"])
 def test_empty_tensors_are_quantized_by_axis(operator: str) -> None:
     x = np.zeros((1, 0, 2), np.float32 if operator == "QuantizeLinear" else np.int16)
-    zero_points = np.array([3, 4], np.int16)
     result, expected = result_of(
-        operator, [x, np.array([0.5, 0.25], np.float32), zero_points], axis=2
+        operator, [x, np.array([0.5, 0.25], np.float32), np.array([3, 4], np.int16)], axis=2
     )
     assert result.shape == expected.shape
 

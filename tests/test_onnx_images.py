@@ -37,9 +37,8 @@ def transposed_convolutions(rng: Rng) -> dict[str, Case]:
                 options |= {"dilations": [2, 3, 1][:rank], "pads": [1] * (2 * rank)}
             elif mode != "groups":
                 options |= {"auto_pad": mode}
-            bias = floats(rng, 3 * groups)
             cases[f"transposed {mode} {rank}"] = case(
-                "ConvTranspose", [images, kernels, bias], **options
+                "ConvTranspose", [images, kernels, floats(rng, 3 * groups)], **options
             )
     return cases
 
@@ -55,9 +54,8 @@ def paddings(rng: Rng) -> dict[str, Case]:
             if mode == "constant":
                 inputs.append(np.array(3, kind))
             cases[f"pad {mode} {kind}"] = case("Pad", inputs, [1], mode=mode)
-    line = floats(rng, 1, 1, 342)
     cases["pad reflect a long line"] = case(
-        "Pad", [line, np.array([0, 0, 128, 0, 0, 128])], [1], mode="reflect"
+        "Pad", [floats(rng, 1, 1, 342), np.array([0, 0, 128, 0, 0, 128])], [1], mode="reflect"
     )
     cases["pad axes"] = case(
         "Pad", [floats(rng, 3, 4, 5), np.array([1, 2, 2, 0]), np.float32(7), np.array([-1, 0])],

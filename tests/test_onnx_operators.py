@@ -372,8 +372,7 @@ def test_channels_last(operator: str) -> None:
         (only,) = last.graph.node
         only.domain = MICROSOFT
         only.attribute.append(onnx.helper.make_attribute("channels_last", 1))
-    extents = last.graph.input[0].type.tensor_type.shape.dim
-    for dim, n in zip(extents, (2, 7, 6, 4), strict=True):
+    for dim, n in zip(last.graph.input[0].type.tensor_type.shape.dim, (2, 7, 6, 4), strict=True):
         dim.dim_value = n
     last.graph.output[0].type.tensor_type.ClearField("shape")
     (expected,) = computed(first, None, x)

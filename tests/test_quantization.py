@@ -57,8 +57,7 @@ def exact(value):
 
 
 def exact_sum(left, right):
-    special = isinstance(left, float) or isinstance(right, float)
-    if not special:
+    if not (isinstance(left, float) or isinstance(right, float)):
         return left + right
     finite_as_zero = [v if isinstance(v, float) else 0.0 for v in (left, right)]
     return sum(finite_as_zero)

@@ -158,8 +158,7 @@ def test_the_oracle_shares_no_arithmetic_with_what_it_checks() -> None:
 
 def test_the_files_of_mutation_testing_exist() -> None:
     """``scripts/mutate.py`` changes these files; one that moves takes its lines along."""
-    configuration = (ROOT / "cosmic-ray.toml").read_text()
-    for path in re.findall(r"(?:plugin|tests)/[\w/]+\.py", configuration):
+    for path in re.findall(r"(?:plugin|tests)/[\w/]+\.py", (ROOT / "cosmic-ray.toml").read_text()):
         assert (ROOT / path).is_file(), f"cosmic-ray.toml names {path}"
 
 

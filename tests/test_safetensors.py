@@ -96,9 +96,6 @@ def _write(folder: Path, data: bytes) -> Path:
     return path
 
 
-# -- valid files ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (4, 5), (1, 2, 3, 1)])
 def test_every_dtype_has_the_same_bits(folder: Path, name: str, shape: tuple[int, ...]) -> None:
@@ -195,8 +192,6 @@ def test_a_key_of_a_later_version_is_refused(folder: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"error: tensor 'a' has the key 'later', which"):
         read_safetensors(path)
 
-
-# -- wrong files ----------------------------------------------------------------------------------
 
 _GOOD = _entry("U8", [2], 0, 2)
 _WRONG_HEADERS: dict[str, tuple[object, str]] = {
@@ -344,9 +339,6 @@ def test_a_long_wrong_header_takes_bounded_memory(
     with pytest.raises(InputError, match=expected):
         read_safetensors(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 640 << 10  # in kB
-
-
-# -- fuzzing --------------------------------------------------------------------------------------
 
 
 def _seed_file() -> bytes:

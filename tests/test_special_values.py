@@ -137,8 +137,6 @@ def test_quantized_operands_that_stand_for_zero(device: Device, device_name: str
     np.testing.assert_array_equal(run(QUANTIZED, device, y, x), [-27, -21, -24, -27])
 
 
-# -- arctangents of f64 ---------------------------------------------------------------------------
-
 _EXTREMES = np.array(
     [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.4375, 0.6875, 1.1875, 2.4375]
 )

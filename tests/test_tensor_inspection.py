@@ -22,8 +22,6 @@ from subquant.dialects import create_context
 from subquant.errors import Place, UnsupportedError, UsageError, VerificationError
 from subquant.transforms.quantization.verify_quantization import VerifyQuantization
 
-# -- records --------------------------------------------------------------------------------------
-
 
 def test_records_from_a_child(tmp_path: Path) -> None:
     """Arrays of any length come over as they are; names are those of the file."""
@@ -138,8 +136,7 @@ def test_dynamic_dimension() -> None:
 
 def test_scalars() -> None:
     bare = argument("!quant.uniform<i8:f32, 0.5>")
-    rank_0 = argument("tensor<!quant.uniform<i8:f32, 0.5>>")
-    for tensor in (bare, rank_0):
+    for tensor in (bare, argument("tensor<!quant.uniform<i8:f32, 0.5>>")):
         assert (tensor.shape, tensor.block_shape, tensor.elements) == ((), (), 1)
         assert tensor.bits_per_element == 40
     assert "scalar" in show(render_table([bare]))
@@ -159,8 +156,7 @@ def test_each_value_once_in_program_order() -> None:
         }}
         func.func private @g({PER_AXIS}, f32) -> (f32, {PER_TENSOR})"""
     )
-    records = [(tensor.function, tensor.name, tensor.where) for tensor in tensors]
-    assert records == [
+    assert [(tensor.function, tensor.name, tensor.where) for tensor in tensors] == [
         ("f", "%arg1", "argument"),
         ("f", "%2", "block argument of 'func.func'"),
         ("f", "%1", "result of 't.loop'"),
@@ -174,8 +170,6 @@ def test_refuses_types_without_uniform_parameters() -> None:
     with pytest.raises(UnsupportedError, match="must have uniform parameters"):
         argument("tensor<4x!quant.any<i8:f32>>")
 
-
-# -- scales as operands ---------------------------------------------------------------------------
 
 ATTRIBUTES = "{block_sizes = array<i64: 1, 4>, quantized_type = !quant.any<%s:f32>%s}"
 
@@ -283,9 +277,6 @@ def test_operation_without_attributes() -> None:
               return
             }"""
         )
-
-
-# -- JSON and table -------------------------------------------------------------------------------
 
 
 def test_json_is_exact() -> None:

@@ -208,9 +208,6 @@ def test_a_bias_with_the_dimension_of_its_weight() -> None:
     assert compare(convolution_model(0), None, [[x]]) > 0
 
 
-# -- refused operators ---------------------------------------------------------------------------
-
-
 REFUSED = "is not lowered: the shape of its result depends on values, and shapes are static here"
 
 
@@ -284,9 +281,6 @@ def test_options_of_custom_operators(wide: bool) -> None:
     assert refused > 200
 
 
-# -- exact semantics ------------------------------------------------------------------------------
-
-
 def test_exact_semantics_round_the_real_result_once(cpu: Device) -> None:
     """The expected result is an int64 accumulator times an f64, rounded half to even."""
     rng = np.random.default_rng(3)
@@ -352,9 +346,6 @@ def test_reals_of_recurrent_operators_keep_their_states() -> None:
     data = one_case(CASES["UNIDIRECTIONAL_SEQUENCE_LSTM-plain-int8"], np.random.default_rng(0))
     (layer,) = compare_layers(read_compared_model(data, "model.tflite"), 3, "float")
     assert layer.sqnr > 30
-
-
-# -- batches, names and the command line ----------------------------------------------------------
 
 
 def subtraction() -> bytes:

@@ -87,8 +87,7 @@ def test_litert_copies_or_refuses(name: str, dtype: str) -> None:
         with pytest.raises(UnsupportedError, match="of another scale"):
             Interpreter(read_tflite(data)).run(0, storage)
         return
-    results = Interpreter(read_tflite(data)).run(0, storage)
-    for right, result in zip(theirs, results, strict=True):
+    for right, result in zip(theirs, Interpreter(read_tflite(data)).run(0, storage), strict=True):
         np.testing.assert_array_equal(result.reshape(right.shape), right)
 
 

@@ -85,9 +85,6 @@ def test_a_word_that_is_a_piece_is_not_merged_where_the_file_says_so() -> None:
     assert len(Tokenizer.from_properties(paired(**more)).encode("woe", start=False)) == 3
 
 
-# -- special tokens --------------------------------------------------------------------------------
-
-
 def test_control_tokens_are_found_where_they_are_asked_for() -> None:
     tokenizer = Tokenizer.from_properties(SCORED)
     text = "<start_of_turn>he<end_of_turn>"
@@ -140,9 +137,6 @@ def test_a_piece_without_text_is_named() -> None:
     tokens = [*SCORED["tokenizer.ggml.tokens"][:-2], "", ""]
     tokenizer = Tokenizer.from_properties(scored(tokens=tokens))
     assert tokenizer.decode([len(tokens) - 1]) == f"[EMPTY_{len(tokens) - 1}]"
-
-
-# -- bytes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("properties", [SCORED, PAIRED], ids=["scored", "paired"])
@@ -209,9 +203,6 @@ def test_memory_of_a_tokenizer_that_rests_is_not_written_by_others() -> None:
     """24 MiB of zeros take 7 to 10 MB of pages, not SentencePiece's former memory."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     assert int(run_python(AFTER_REST, env=environment)) < 14_000
-
-
-# -- vocabularies that are wrong -------------------------------------------------------------------
 
 
 def replaced(properties: dict[str, Any], old: str, new: str) -> dict[str, Any]:
@@ -300,8 +291,6 @@ def test_a_missing_package_is_named(
     ):
         Tokenizer.from_properties(properties)
 
-
-# -- a real one ------------------------------------------------------------------------------------
 
 MEASURE = r"""
 import re, sys

@@ -81,8 +81,6 @@ def test_every_form_of_rescale(device: Device, device_name: str) -> None:
         check_modes([mode], x, [executable[f"f{number}"](x)])
 
 
-# -- variables ------------------------------------------------------------------------------------
-
 COUNTER = """
 tosa.variable @count = dense<[10, -3]> : tensor<2xi32>
 tosa.variable @last : tensor<2xi4>
@@ -129,8 +127,6 @@ def test_streams_that_do_not_fit(cpu: Device) -> None:
     with pytest.raises(SignatureError, match=r"^error: step 0 of 3: argument 0"):
         stream(executable.add, [np.zeros((3, 5), np.int32)])
 
-
-# -- quantized and unsigned types -----------------------------------------------------------------
 
 WIDE: Any = {"channels": 2, "zero_types": ("i32", "i8")}
 QUANTIZED = f"""
@@ -211,8 +207,6 @@ def test_quantized_types_in_tosa(device: Device, device_name: str) -> None:
     np.testing.assert_array_equal(narrow, finest * 0.0625)
     np.testing.assert_array_equal(executable.main(a, w, b, quantized_io=True)[2], stored * 0.5)
 
-
-# -- transposed convolutions ----------------------------------------------------------------------
 
 PADS = [(0, 0, 0, 0), (1, 2, 0, 3), (-1, -1, -1, 0), (-1, 2, 1, -1)]
 TRANSPOSED = [

@@ -212,8 +212,7 @@ def test_iree_takes_bytecode_and_generic_text(cpu: Device) -> None:
     module, _ = run_passes(program(modes, ALL_BYTES.shape), "verify-quantization")
     message = b"custom op 'tosa.rescale' expected 'scale32'"
     assert_refused(str(module), message, "the bytecode where text is easier to read")
-    generic = module.operation.get_asm(print_generic_op_form=True)
-    for data in (generic, bytecode(module)):
+    for data in (module.operation.get_asm(print_generic_op_form=True), bytecode(module)):
         executable = Executable(compile_bare(data), device=cpu)
         check_modes(modes, ALL_BYTES, executable["main"].invoke([ALL_BYTES]))
 

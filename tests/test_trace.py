@@ -64,9 +64,6 @@ def test_division_by_an_argument(cpu: Device) -> None:
     np.testing.assert_array_equal(on_device(divide_truncated, arrays, cpu), [3, -3, 11, 0])
 
 
-# -- layouts --------------------------------------------------------------------------------------
-
-
 BYTES = np.arange(24).astype(np.uint8).reshape(3, 8)
 SCALES = np.array([[[0.3], [0.1]], [[2.0], [3.0]]])
 OFFSETS = np.array([[[0.5], [1.0]], [[0.0], [-3.0]]])
@@ -113,8 +110,6 @@ def test_layouts(name: str, cpu: Device) -> None:
     actual = dequantizations().function(name, cpu)(*[stored(p) for p in layout.planes.values()])
     np.testing.assert_array_equal(bits(actual), bits(expected))
 
-
-# -- functions ------------------------------------------------------------------------------------
 
 X = np.random.default_rng(0).normal(0, 3, (2, 3, 4)).astype(np.float32)
 Q = np.random.default_rng(1).integers(-128, 128, (2, 3, 4)).astype(np.int8)
