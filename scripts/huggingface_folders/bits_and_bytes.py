@@ -1,8 +1,10 @@
 """Folders of bitsandbytes, quantized and saved by transformers on the CPU.
 
 Blocks of 4 bits are of 64 consecutive weights of the flattened matrix: in ``nf4_across_rows`` they
-cross its rows. Double quantization has a second scale for each 256 blocks, of which the largest
-layers of ``nf4_double`` have more.
+cross its rows. There the library's kernel for CPUs starts a block in each row, unlike its quantizer
+and its other kernels (2.0 in place of 0.45 off, for random weights), so its PyTorch code is used.
+Double quantization has a second scale for each 256 blocks, of which the largest layers of
+``nf4_double`` have more.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 import bitsandbytes.functional as bitsandbytes
 import torch
+from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PretrainedConfig
 
 from .architectures import load_float32, one_block_config
@@ -36,7 +39,12 @@ def _dequantized_4bit(name: str, arrays: _State, dtype: torch.dtype | None) -> t
     planes = {key[len(prefix) :]: array for key, array in arrays.items() if key.startswith(prefix)}
     state = bitsandbytes.QuantState.from_dict(planes, device=torch.device("cpu"))
     state.dtype = dtype or state.dtype
-    return bitsandbytes.dequantize_4bit(arrays[name], state)
+    if state.shape[-1] % state.blocksize == 0:
+        return bitsandbytes.dequantize_4bit(arrays[name], state)
+    packed, levels = arrays[name].reshape(-1), arrays[f"{name}.quant_map"]
+    return _dequantize_4bit_compute(
+        packed, state.absmax, levels, state.blocksize, state.shape, state.dtype
+    )
 
 
 def _read(folder: Path) -> tuple[_State, _State]:
