@@ -114,12 +114,13 @@ def test_groups(rows: int, count: int, choice: str) -> None:
         "one expert": np.full(rows, count - 1),
         "each expert": np.arange(rows) % count,
     }[choice].astype(np.int32)
-    groups = experts._Groups.of(choices, count)
+    groups = experts._Groups.of(choices[:, None], count)
     tiles, tile = groups.shape
     assert len(set(groups.positions.tolist())) == rows
-    np.testing.assert_array_equal(groups.rows[groups.positions], np.arange(rows))
+    np.testing.assert_array_equal(groups.tokens[groups.positions], np.arange(rows))
     np.testing.assert_array_equal(groups.choices[groups.positions // tile], choices)
-    assert set(groups.choices[tiles - 1 :].tolist()) <= {-1, *choices.tolist()}
+    assert groups.choices.shape == (tiles,)
+    assert set(groups.choices.tolist()) == set(choices.tolist())
 
 
 # -- GGUF files ------------------------------------------------------------------------------------

@@ -64,10 +64,13 @@ def some_types(is_other: bool) -> list[str]:
 
 def program(
     tensors: Sequence[QuantizedTensor],
-    function: Callable[[AnyArray, InferenceTensor], AnyArray] = linear,
+    function: Callable[..., AnyArray] = linear,
     types: Sequence[tuple[list[int | None], Any]] = (([3, DEPTH], np.float32),),
 ) -> ir.Module:
-    """Return a function of each tensor, with parameters that ``subquant import`` would name."""
+    """Return a function of each tensor, with parameters that ``subquant import`` would name.
+
+    Its last argument is the tensor; those before it have the `types`.
+    """
     with create_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -88,8 +91,8 @@ def program(
                     arrays = {name: loaded(name, array) for name, array in planar.arrays.items()}
                     planes = zip(planar.layout.planes, arrays.values(), strict=True)
                     layout = planar.layout.with_planes(dict(planes))
-                    x = traced(values[0])
-                    return [function(x, PlanarQuantizedTensor(layout, planar.name)).value]
+                    weight = PlanarQuantizedTensor(layout, planar.name)
+                    return [function(*map(traced, values), weight).value]
 
                 inputs = [
                     tensor_type(shape, mlir_type(ElementType.of_dtype(np.dtype(dtype))))

@@ -14,9 +14,9 @@ chosen experts by `subquant.ops.linear.chosen_linear`, which reads no others.
 
 Many tokens are grouped by their experts, so that a weight is read for several of them: each group
 is padded to whole *tiles* of a few rows, and a tile is multiplied with one expert. There are as
-many tiles as any choice may need; spare tiles have a negative number in place of an expert, and
-nothing reads their results. Where the weights are not block-quantized, IREE copies the chosen ones,
-and the tokens are computed one after another.
+many tiles as any choice may need; spare tiles have the last expert that is chosen, and nothing
+reads their results. Where the weights are not block-quantized, IREE copies the chosen ones, and the
+tokens are computed one after another.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def mix_experts(
     tokens, chosen = routes.choices.shape
     if tokens == 1 or not (is_known(x) or layers.are_blockwise):
         return _one_by_one(layers, routes, x)
-    groups = _Groups.of(routes.choices.reshape(-1), experts.count)
-    rows = take(x, groups.rows // np.int32(chosen)).reshape((*groups.shape, x.shape[1]))
+    groups = _Groups.of(routes.choices, experts.count)
+    rows = take(x, groups.tokens).reshape((*groups.shape, x.shape[1]))
     results = layers(rows, groups.choices).reshape((-1, x.shape[1]))
     in_order = take(results, groups.positions).reshape((tokens, chosen, x.shape[1]))
     return (in_order * routes.weights[:, :, None]).sum(axis=1)
@@ -132,45 +132,46 @@ class _Groups(NamedTuple):
     """Rows, which are pairs of a token and one of its experts, grouped by expert into tiles.
 
     Attributes:
-        rows: the row at each position of the tiles; any row at positions that nothing reads.
-        choices: the expert of each tile; -1 for a spare tile.
+        tokens: the token at each position of the tiles; 0 at positions that nothing reads.
+        choices: the expert of each tile; for a spare tile, the last expert that is chosen.
         positions: the position of each row in the tiles.
         shape: the number of tiles, and of the rows of each.
     """
 
-    rows: AnyArray
+    tokens: AnyArray
     choices: AnyArray
     positions: AnyArray
     shape: tuple[int, int]
 
     @classmethod
     def of(cls, choices: AnyArray, experts: int) -> _Groups:
-        """Group rows by their experts.
+        """Group rows by their experts; `choices` are ``[T, chosen]``.
 
         With ``n`` rows of an expert before row ``r`` and ``f`` tiles of experts before its expert,
         its position is ``f * tile + n``.
         """
-        count = choices.shape[0]
-        tile = 1
-        while tile < _MAX_TILE_ROWS and tile * experts < count:
-            tile *= 2
+        order = np.arange(choices.size, dtype=np.int32)
+        tokens = order // np.int32(choices.shape[1])
+        choices, count, bits = choices.reshape(-1), choices.size, 0
+        while 1 << bits < _MAX_TILE_ROWS and experts << bits < count:
+            bits += 1
+        tile = 1 << bits
         # An expert leaves less than a tile open, and there are no more experts than rows.
         tiles = min(count, (count + min(experts, count) * (tile - 1)) // tile)
         numbers = np.arange(experts, dtype=np.int32)
         is_of = (choices[None, :] == numbers[:, None]).astype(np.int32)
-        tiles_of = (is_of.sum(axis=1, dtype=np.int32) + np.int32(tile - 1)) // np.int32(tile)
+        tiles_of = (is_of.sum(axis=1, dtype=np.int32) + np.int32(tile - 1)) >> np.int32(bits)
         is_earlier = (numbers[None, :] < numbers[:, None]).astype(np.int32)
         first = (is_earlier * tiles_of[None, :]).sum(axis=1, dtype=np.int32)
-        order = np.arange(count, dtype=np.int32)
         is_alike = (choices[:, None] == choices[None, :]) & (order[None, :] < order[:, None])
         before = is_alike.astype(np.int32).sum(axis=1, dtype=np.int32)
         positions = take(first, choices) * np.int32(tile) + before
-        rows = scatter(_zeros(tiles * tile, choices), positions, order, "set")
+        at_positions = scatter(_zeros(tiles * tile, choices), positions, tokens, "set")
         of_tiles = np.arange(tiles, dtype=np.int32)
         is_done = ((first + tiles_of)[None, :] <= of_tiles[:, None]).astype(np.int32)
         expert_of = is_done.sum(axis=1, dtype=np.int32)
-        chosen = np.where(expert_of < np.int32(experts), expert_of, np.int32(-1))
-        return cls(rows, chosen, positions, (tiles, tile))
+        of_tile = np.minimum(expert_of, choices.max())
+        return cls(at_positions, of_tile, positions, (tiles, tile))
 
 
 def _zeros(count: int, beside: AnyArray) -> AnyArray:

@@ -31,7 +31,8 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent, constant_index
-from ...emit.vectors import Vectors, load, loop, quotient, remainder, scratch, store
+from ...emit.operation import index_type, value
+from ...emit.vectors import Vectors, load, load_element, loop, quotient, remainder, scratch, store
 from ...numerics.element_types import F32, I32
 from ..epilogue.fused_epilogue import FusedEpilogue, epilogue_bindings
 from ..isa.base import InstructionSet
@@ -64,6 +65,8 @@ class BlockwiseGemm:
         batches: the number of weights, whose tiles are consecutive; each is multiplied with
             ``M / batches`` rows.
         epilogue: the fused epilogue; only without batches.
+        matrices: the number of packed weights, of which a number for each batch chooses one; None
+            for a weight of each batch. Numbers out of range are clamped.
     """
 
     weight: PackedWeight
@@ -74,6 +77,7 @@ class BlockwiseGemm:
     has_f32_activations: bool = False
     batches: int = 1
     epilogue: FusedEpilogue | None = None
+    matrices: int | None = None
 
     @property
     def tiles(self) -> Tiles:
@@ -103,8 +107,8 @@ class BlockwiseGemm:
     def kernel(self) -> Kernel:
         """Build the kernel.
 
-        Bindings: the weight; activations, f32 or those of `QuantizeRows`: int8 k-packs, and scale
-        and sum of each block; tables of the epilogue; the result.
+        Bindings: the weight; the choices; activations, f32 or those of `QuantizeRows`: int8
+        k-packs, and scale and sum of each block; tables of the epilogue; the result.
         """
         tiles = self.tiles
         activations = [
@@ -113,9 +117,11 @@ class BlockwiseGemm:
         ]
         if self.has_f32_activations:
             activations = [Binding((None, tiles.k), F32)]
-        all_tiles = replace(tiles, n=self.batches * tiles.count * tiles.nr)
+        matrices = self.batches if self.matrices is None else self.matrices
+        all_tiles = replace(tiles, n=matrices * tiles.count * tiles.nr)
         bindings = [
             *weight_bindings(replace(self.weight, tiles=all_tiles)),
+            *([] if self.matrices is None else [Binding((self.batches,), I32)]),
             *activations,
             *epilogue_bindings(
                 self.epilogue, tiles.count * tiles.nr, (None, tiles.n), accumulator=F32
@@ -131,6 +137,7 @@ class BlockwiseGemm:
     def _body(self, memories: Sequence[Value], workgroup: Value, rows: Extent) -> None:
         arguments = list(memories)
         weight = WeightReader.take(self.weight, arguments)
+        choices = None if self.matrices is None else arguments.pop(0)
         activations, result = arguments[0], arguments[-1]
         blocks, tables = None, arguments[1:-1]
         if not self.has_f32_activations:
@@ -144,16 +151,26 @@ class BlockwiseGemm:
                 rows = rows // self.batches
             else:
                 rows = quotient(scalar(rows), self.batches).value
+        elif self.matrices is not None:
+            batch = constant_index(0)
         first = share * self.tiles_per_workgroup
         end = first + self.tiles_per_workgroup
         if self.tiles.count % self.tiles_per_workgroup:
             end = np.minimum(end, self.tiles.count)
-        _Workgroup(self, operands, batch, rows, first, end).emit()
+        matrix = None
+        if choices is not None:
+            choice = load_element(choices, [batch])
+            in_range = np.minimum(np.maximum(choice, 0), (self.matrices or 1) - 1)
+            matrix = value("arith.index_cast", [in_range.value], index_type())
+        _Workgroup(self, operands, batch, rows, first, end, matrix).emit()
 
 
 @dataclass(frozen=True)
 class _Workgroup:
-    """The loop nest of a workgroup: weight tiles `first` to `end`, and M of the batch in `rows`."""
+    """The loop nest of a workgroup: weight tiles `first` to `end`, and M of the batch in `rows`.
+
+    `matrix` is the number of a chosen weight; None for that of the batch.
+    """
 
     gemm: BlockwiseGemm
     operands: BlockwiseOperands
@@ -161,6 +178,7 @@ class _Workgroup:
     rows: Extent
     first: ArrayLike
     end: ArrayLike
+    matrix: Value | None = None
 
     def emit(self) -> None:
         """Emit the loops over weight tiles and rows."""
@@ -252,9 +270,10 @@ class _Workgroup:
 
     def _tile_numbers(self, tiles: Sequence[Value]) -> list[TileNumber]:
         """Weight tiles by their numbers among those of all batches, and of this one."""
-        if self.gemm.batches == 1:
+        if self.gemm.batches == 1 and self.matrix is None:
             return [(tile, tile) for tile in tiles]
-        first = [scalar(self.batch) * self.gemm.tiles.count + scalar(tile) for tile in tiles]
+        matrix = scalar(self.batch if self.matrix is None else self.matrix)
+        first = [matrix * self.gemm.tiles.count + scalar(tile) for tile in tiles]
         return [(all_.value, tile) for all_, tile in zip(first, tiles, strict=True)]
 
     def global_rows(self, row: Value, count: int) -> list[Value]:

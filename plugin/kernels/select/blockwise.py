@@ -41,13 +41,17 @@ _MIN_MACS_PER_ROW = 1 << 14
 class BlockwiseMatch:
     """A block contraction that a kernel computes.
 
-    `outer` has loops of the activations alone. M, of all batches, is None where it is dynamic.
+    `outer` has loops of the activations alone. M, of all batches, is None where it is dynamic. Each
+    of the `batches` multiplies its own rows with a matrix of its own, or with that of its number in
+    `choices`.
     """
 
     weight: BlockwiseWeight
     outer: list[int]
     m: int | None
+    batches: int
     epilogue: FusedEpilogue | None = None
+    choices: Value | None = None
 
     @classmethod
     def of(
@@ -132,10 +136,13 @@ def match_layout(
     block = contiguous_block([shape[loop] for loop in inner], [sizes[loop] for loop in inner])
     if block is None:
         return MatchFailure("its blocks are not contiguous along K")
-    n, k, batches = (math.prod(shape[loop] for loop in each) for each in (columns, inner, batch))
+    n, k = (math.prod(shape[loop] for loop in each) for each in (columns, inner))
+    extents = dict(zip(activation_loops, contraction.activations.type.shape, strict=True))
+    batches = math.prod(
+        shape[loop] if is_dynamic(extents[loop]) else extents[loop] for loop in batch
+    )
     if batches * n * k < _MIN_MACS_PER_ROW:
         return IS_SMALL
-    extents = dict(zip(activation_loops, contraction.activations.type.shape, strict=True))
     outer_extents = [int(extents[loop]) for loop in outer]
     is_static = not any(map(is_dynamic, outer_extents))
     m = batches * math.prod(outer_extents) if is_static else None
@@ -159,7 +166,7 @@ def match_layout(
         if zero_points is None or ((zero_points < 0) | (zero_points >= 1 << bits)).any():
             return MatchFailure(f"its zero points are not constants of {bits} bits")
     weight = BlockwiseWeight(contraction, batch, columns, inner, tiles, codebook, uses_shuffle)
-    return BlockwiseMatch(weight, outer, m)
+    return BlockwiseMatch(weight, outer, m, batches)
 
 
 # -- calls -----------------------------------------------------------------------------------------
@@ -169,7 +176,7 @@ def call_blockwise(
     match: BlockwiseMatch, kernels: KernelTable, result: ir.Type, target: InstructionSet
 ) -> Value:
     """Emit the calls, and return the result of the contraction and its epilogue."""
-    tiles, batches, epilogue = match.tiles, match.weight.batches, match.epilogue
+    tiles, batches, epilogue = match.tiles, match.batches, match.epilogue
     weight = match.weight.packed(kernels)
     # An f32 accumulator and a converted weight take registers of float activations.
     max_mr = max(1, target.mr * 3 // 4) if match.has_float_activations else target.mr
@@ -183,6 +190,7 @@ def call_blockwise(
         match.has_float_activations,
         batches,
         epilogue,
+        None if match.choices is None else match.weight.batches,
     )
     together = kernel.tiles_per_iteration
     macs = (m_per_batch or 1) * together * tiles.nr * tiles.k
@@ -200,7 +208,8 @@ def call_blockwise(
         ]
         operands = kernels.call(quantize, quantize.kernel(), [activations], types, m)
     tables = epilogue.operands(tiles.count * tiles.nr) if epilogue else []
-    operands = [*weight.operands, *operands, *tables]
+    choices = [] if match.choices is None else [match.choices]
+    operands = [*weight.operands, *choices, *operands, *tables]
     type_ = tensor_type([match.m, tiles.n], mlir_type(F32))
     [value] = kernels.call(kernel, kernel.kernel(), operands, [type_], m)
     return result_tensor(match, value, extents, result)

@@ -56,8 +56,8 @@ from ..kernel import KernelTable
 from .blockwise import BlockwiseMatch
 from .match_failure import MatchFailure
 
-_GATHER = "stablehlo.gather"
-_ROWWISE = {
+GATHER = "stablehlo.gather"
+ROWWISE = {
     *("stablehlo.add", "stablehlo.convert", "stablehlo.multiply", "stablehlo.reshape"),
     *("stablehlo.subtract", "stablehlo.xor", DEQUANTIZE, UNPACK),
 }
@@ -196,7 +196,7 @@ class _GatheredRows:
         if shape != [*self.index_shape, *table_shape[1:]]:
             return False
         op = rows.owner.operation
-        if op.name == _GATHER and self._gathers(op) and _is_same(op.operands[0], table):
+        if op.name == GATHER and self._gathers(op) and _is_same(op.operands[0], table):
             return True
         if isinstance(table.owner, ir.Block):
             return False
@@ -206,7 +206,7 @@ class _GatheredRows:
             if not all(isinstance(each, ir.DenseElementsAttr) and each.is_splat for each in splats):
                 return False
             return bool(splats[0].get_splat_value() == splats[1].get_splat_value())
-        if op.name != table_op.name or op.name not in _ROWWISE:
+        if op.name != table_op.name or op.name not in ROWWISE:
             return False
         attributes, table_attributes = attributes_of(op), attributes_of(table_op)
         if op.name == DEQUANTIZE:

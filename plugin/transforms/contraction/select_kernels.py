@@ -60,6 +60,7 @@ from ...kernels.kernel import KernelCall, KernelTable
 from ...kernels.select.attention import call_attention
 from ...kernels.select.blockwise import BlockwiseMatch, call_blockwise
 from ...kernels.select.call_int8 import call_int8
+from ...kernels.select.chosen_matrices import match_chosen_matrices
 from ...kernels.select.dynamic_m import DynamicMMatch, call_dynamic_m
 from ...kernels.select.gather_rows import match_gather_rows, replace_gather_rows
 from ...kernels.select.gpu import GPU_INSTRUCTIONS, call_gpu, match_gpu
@@ -249,11 +250,21 @@ class _Selection:
             if isinstance(match, MatchFailure):
                 return match, None
             return call_gpu(match, self._kernels, type_, self._instructions), None
+        chosen = match_chosen_matrices(contraction)
+        if chosen is not None:
+            contraction = chosen.contraction
         match = BlockwiseMatch.of(contraction, self._target, self._module_globals)
+        value: Value | MatchFailure
         if isinstance(match, MatchFailure):
-            return match, None
-        match = match.with_epilogue(op.results[0], self._target, self._module_globals)
-        return call_blockwise(match, self._kernels, type_, self._target), match.epilogue
+            value, epilogue = match, None
+        else:
+            match = match.with_epilogue(op.results[0], self._target, self._module_globals)
+            match = replace(match, choices=None if chosen is None else chosen.choices)
+            value = call_blockwise(match, self._kernels, type_, self._target)
+            epilogue = match.epilogue
+        if chosen is not None:
+            chosen.erase_unused()
+        return value, epilogue
 
     def _int8(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
         match = Int8Match.of(op, self._module_globals, self._min_macs)

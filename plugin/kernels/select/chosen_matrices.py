@@ -1,0 +1,168 @@
+"""Weights that are chosen among several matrices: those of experts, which a router chooses.
+
+A mixture of experts gathers the matrices of a stacked weight, and contracts each with its rows of
+activations. Before::
+
+    %q = util.global.load @experts : tensor<8x512x64xi8>
+    %s = util.global.load @scales : tensor<8x512x2xf16>
+    %1 = "stablehlo.gather"(%q, %choices) ... -> tensor<2x512x64xi8>
+    %2 = "stablehlo.gather"(%s, %choices) ... -> tensor<2x512x2xf16>
+    %y = "subquant.block_contraction"(%x, %1, %2) ... -> tensor<2x1x512xf32>
+
+The kernel reads the chosen matrices from the packed weight of all. After::
+
+    %y = flow.dispatch @block_product::@block_product(%tiles, %choices, %x) -> tensor<2x512xf32>
+
+Each tensor of the weight has to be gathered with the same numbers along its first axis, and then
+only be changed by operations that compute a matrix from the same matrix of their operands. These
+operations are cloned for all matrices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...core._mlir import Operation, Value, ir
+from ...dialects.block_contraction import BlockContraction
+from ...dialects.dense import CONSTANTS
+from ...emit import linalg
+from ...emit.gathers import AxisGather
+from ...emit.operation import is_used, with_shape
+from .gather_rows import GATHER, ROWWISE
+
+_MATRIXWISE = {*ROWWISE, "stablehlo.and"}
+"""Operations that compute a matrix of the result from the same matrix of each operand."""
+
+
+@dataclass(frozen=True)
+class ChosenMatrices:
+    """A block contraction with chosen matrices.
+
+    Attributes:
+        contraction: the contraction, with the tensors of all matrices as its weight.
+        choices: the number of the matrix of each batch, ``[B]`` of i32.
+        clones: the operations that compute the tensors of all matrices, in order.
+    """
+
+    contraction: BlockContraction
+    choices: Value
+    clones: list[Operation]
+
+    def erase_unused(self) -> None:
+        """Erase the clones that nothing uses."""
+        for op in reversed(self.clones):
+            if not is_used(op.results[0]):
+                op.erase()
+
+
+def match_chosen_matrices(contraction: BlockContraction) -> ChosenMatrices | None:
+    """Match gathered matrices, and clone the operations after the gathers for all matrices.
+
+    The clones are emitted at the insertion point.
+    """
+    activations, storage, result = contraction.indices
+    [batch] = storage[0]
+    if batch not in [each for [each] in result] or [batch] not in activations:
+        return None
+    stack = _Stack(contraction.storage_shape[0])
+    names = ("storage", "storage_high", "scales", "zero_points", "offsets")
+    tensors = {name: getattr(contraction, name) for name in names}
+    present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    # Constants last: the first gather says how many matrices there are.
+    in_order = sorted(present.items(), key=lambda item: _is_constant(item[1]))
+    stacked = {name: stack.of(tensor) for name, tensor in in_order}
+    if stack.choices is None or any(each is None for each in stacked.values()):
+        stack.erase()
+        return None
+    all_matrices: Any = stacked
+    return ChosenMatrices(replace(contraction, **all_matrices), stack.choices, stack.clones)
+
+
+@dataclass
+class _Stack:
+    """Tensors of all matrices, from tensors of the chosen ones.
+
+    Attributes:
+        chosen: the number of chosen matrices.
+        count: the number of all matrices, once a gather is found.
+    """
+
+    chosen: int
+    count: int = 0
+    choices: Value | None = None
+    clones: list[Operation] = field(default_factory=list)
+    stacked: dict[Value, Value | None] = field(default_factory=dict)
+
+    def of(self, tensor: Value) -> Value | None:
+        """Return the tensor of all matrices; None where it is not gathered."""
+        if tensor not in self.stacked:
+            self.stacked[tensor] = self._of(tensor)
+        return self.stacked[tensor]
+
+    def erase(self) -> None:
+        """Erase all clones."""
+        for op in reversed(self.clones):
+            op.erase()
+
+    def _of(self, tensor: Value) -> Value | None:
+        type_ = tensor.type
+        is_stack = type_.has_static_shape and type_.rank > 0 and type_.shape[0] == self.chosen
+        if isinstance(tensor.owner, ir.Block) or not is_stack:
+            return None
+        op = tensor.owner.operation
+        if op.name == GATHER:
+            return self._gathered(op)
+        if op.name in CONSTANTS:
+            return self._constant(op)
+        return self._cloned(op, list(op.operands)) if op.name in _MATRIXWISE else None
+
+    def _gathered(self, op: Operation) -> Value | None:
+        """Return the table of a gather of matrices, or the entries of a codebook."""
+        gather, table = AxisGather.of(op), op.operands[0]
+        if gather is None:
+            return None
+        if gather.is_of_elements:
+            return self._cloned(op, [gather.indices], first=1)
+        indices = gather.indices.type
+        if gather.axis or gather.offsets != list(range(1, len(gather.shape))):
+            return None
+        if str(indices.element_type) != "i32" or [int(n) for n in indices.shape] != [self.chosen]:
+            return None
+        count = int(table.type.shape[0])
+        if self.choices is None:
+            self.choices, self.count = gather.indices, count
+        return table if self.choices == gather.indices and self.count == count else None
+
+    def _constant(self, op: Operation) -> Value | None:
+        """Return a constant of equal elements for all matrices."""
+        elements = op.attributes["value"]
+        if not isinstance(elements, ir.DenseElementsAttr) or not elements.is_splat:
+            return None
+        if not self.count:
+            return None
+        splat = elements.get_splat_value()
+        type_ = self._type(op.results[0].type)
+        constant = linalg.constant(ir.DenseElementsAttr.get_splat(type_, splat))
+        self.clones.append(constant.owner.operation)
+        return constant
+
+    def _cloned(self, op: Operation, operands: list[Value], first: int = 0) -> Value | None:
+        """Clone an operation for the operands of all matrices, from the operand `first` on."""
+        order = sorted(operands, key=_is_constant)
+        stacked = {operand: self.of(operand) for operand in order}
+        if any(each is None for each in stacked.values()):
+            return None
+        clone = op.clone().operation
+        for number, operand in enumerate(operands, first):
+            clone.operands[number] = stacked[operand]
+        clone.results[0].set_type(self._type(op.results[0].type))
+        self.clones.append(clone)
+        return clone.results[0]
+
+    def _type(self, type_: ir.Type) -> ir.Type:
+        return with_shape(type_, [self.count, *(int(n) for n in list(type_.shape)[1:])])
+
+
+def _is_constant(value: Value) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.operation.name in CONSTANTS

@@ -1,0 +1,106 @@
+"""Contractions with matrices that are chosen among those of a stacked weight, by kernels."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ggml_blocks import COMPUTED, moderate_blocks
+from subquant.formats.irpa import Archive
+from subquant.layouts import GgmlTensor, InferenceTensor
+from subquant.numerics.block_contraction import round_activations
+from subquant.numerics.element_types import AnyArray
+from subquant.ops.linear import chosen_linear
+from subquant.runtime import Device, Executable
+from test_packed_parameters import KERNELS, compiled, plain, program, some_types
+
+MATRICES, ROWS, COLUMNS, DEPTH = 5, 2, 40, 512
+CHOICES = np.array([4, 0, 4, 2], np.int32)
+
+
+def stack(name: str) -> GgmlTensor:
+    random = np.random.default_rng(list(COMPUTED).index(name))
+    rows = moderate_blocks(name, (MATRICES * COLUMNS, DEPTH), random)
+    return GgmlTensor(rows.raw, name, (MATRICES, COLUMNS, DEPTH), f"{name}.weight")
+
+
+STACKS = {name: stack(name) for name in COMPUTED}
+
+
+def multiply(x: AnyArray, choices: AnyArray, weight: InferenceTensor) -> AnyArray:
+    return chosen_linear(x, weight, choices)
+
+
+def inputs(count: int, rows: int = ROWS) -> list[tuple[list[int | None], object]]:
+    return [([count, rows, DEPTH], np.float32), ([count], np.int32)]
+
+
+def expected(tensor: GgmlTensor, x: np.ndarray, choices: np.ndarray, block: int | None = None):
+    """The products in f64; with `block`, of activations of 8 bits."""
+    if block is not None:
+        x = round_activations(x, [1, 1, block])
+    weight = tensor.unpack().dequant(np.float64)[np.clip(choices, 0, MATRICES - 1)]
+    return np.einsum("bmk,bnk->bmn", x.astype(np.float64), weight)
+
+
+@pytest.mark.parametrize("activations", ["int8", "float"])
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.share(2)
+def test_chosen_matrices_of_every_block_type(
+    kernels: str, activations: str, cpu: Device, tmp_path: Path
+) -> None:
+    names = some_types(activations == "int8")
+    tensors = [STACKS[name] for name in names]
+    count = len(CHOICES)
+    data, archive, text = compiled(
+        program(tensors, multiply, inputs(count)), plain(tensors, tmp_path), tmp_path,
+        kernels=kernels, activations=activations, fuse_below_macs=0,
+    )  # fmt: skip
+    assert len(re.findall(r"entry_points = \[@block_product", text)) == len(names)
+    assert "stablehlo.gather" not in text
+    assert all("@" in name for name in Archive(archive))
+    x = np.random.default_rng(1).normal(size=(count, ROWS, DEPTH)).astype(np.float32)
+    executable = Executable(data, cpu, {"model": archive})
+    for name, tensor in zip(names, tensors, strict=True):
+        layout = tensor.unpack()
+        block = getattr(layout, "row_block", None) if activations == "int8" else None
+        reference = expected(tensor, x, CHOICES, block)
+        actual = executable[name](x, CHOICES)
+        np.testing.assert_allclose(
+            actual, reference, rtol=0, atol=1e-5 * np.abs(reference).max(), err_msg=name
+        )
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, 1), (1, 8), (3, 1), (3, 8), (2, 40)])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_numbers_of_batches_and_rows(
+    kernels: str, count: int, rows: int, cpu: Device, tmp_path: Path
+) -> None:
+    """Numbers out of range are clamped, as those of a gather."""
+    tensors = [STACKS["Q4_K"]]
+    data, archive, text = compiled(
+        program(tensors, multiply, inputs(count, rows)), plain(tensors, tmp_path), tmp_path,
+        kernels=kernels, activations="int8",
+    )  # fmt: skip
+    assert "stablehlo.gather" not in text
+    x = np.random.default_rng(1).normal(size=(count, rows, DEPTH)).astype(np.float32)
+    executable = Executable(data, cpu, {"model": archive})
+    for choices in ([2, 4, 0], [99, -1, 1]):
+        chosen = np.array(choices[:count], np.int32)
+        reference = expected(tensors[0], x, chosen, 32)
+        actual = executable["Q4_K"](x, chosen)
+        np.testing.assert_allclose(actual, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
+
+
+def test_programs_without_kernels(cpu: Device, tmp_path: Path) -> None:
+    tensors = [STACKS["Q4_0"]]
+    module = program(tensors, multiply, inputs(len(CHOICES)))
+    data, archive, text = compiled(module, plain(tensors, tmp_path), tmp_path, kernels="none")
+    assert "block_product" not in text
+    x = np.random.default_rng(1).normal(size=(len(CHOICES), ROWS, DEPTH)).astype(np.float32)
+    reference = expected(tensors[0], x, CHOICES)
+    actual = Executable(data, cpu, {"model": archive})["Q4_0"](x, CHOICES)
+    np.testing.assert_allclose(actual, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
