@@ -11,7 +11,8 @@ r"""Tiny Hugging Face folders for the tests, written by the libraries themselves
 
 It writes ``tests/data/huggingface/NAME/`` for each NAME, for all of them without one. CI does not
 install the libraries: the folders are committed, and the script is run by hand. Weights are random
-with a fixed seed: the same versions write the same bytes.
+with a fixed seed: the same versions write the same bytes (safetensors writes torchao's metadata in
+any order).
 
 Files of each folder, beside the ones of the library:
 

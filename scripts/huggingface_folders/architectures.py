@@ -42,7 +42,7 @@ def llama3_config(**settings: object) -> PretrainedConfig:
 
 def one_block_config(**settings: object) -> PretrainedConfig:
     """Return the configuration of one block of Llama, which is enough to read a format."""
-    return llama3_config(**{"num_hidden_layers": 1, "vocab_size": 64} | settings)
+    return llama3_config(**{"num_hidden_layers": 1} | settings)
 
 
 def mistral_config(**settings: object) -> PretrainedConfig:
@@ -87,7 +87,7 @@ def _phi3(**settings: object) -> PretrainedConfig:
 
 def _mixtral() -> PretrainedConfig:
     return transformers.MixtralConfig(
-        **SIZES | {"intermediate_size": 32},
+        **SIZES | {"intermediate_size": 32, "num_hidden_layers": 1},
         num_local_experts=4,
         num_experts_per_tok=2,
         sliding_window=None,
@@ -135,7 +135,7 @@ _CONFIGURATIONS: dict[str, Callable[[], PretrainedConfig]] = {
     "qwen2_window": lambda: _qwen2(
         use_sliding_window=True, sliding_window=_WINDOW, max_window_layers=1
     ),
-    "qwen3": qwen3_config,
+    "qwen3": lambda: qwen3_config(num_hidden_layers=1),
     "gemma3": gemma3_config,
     "phi3": lambda: _phi3(num_hidden_layers=1),
     "phi3_partial": lambda: _phi3(
@@ -150,7 +150,7 @@ _CONFIGURATIONS: dict[str, Callable[[], PretrainedConfig]] = {
     "qwen3_moe": _qwen3_moe,
 }
 _TOKENIZERS = {"llama": write_byte_level, "gemma3": write_byte_fallback}
-_SHARDED = {"qwen3": "110KB"}
+_SHARDED = {"qwen3": "60KB"}
 """The largest shard of folders that have several."""
 
 

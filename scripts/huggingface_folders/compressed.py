@@ -288,8 +288,6 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "compressed_nvfp4": _writer("NVFP4"),
     "compressed_mxfp4a16": _writer("MXFP4A16"),
     "compressed_mxfp4": _writer("MXFP4"),
-    "compressed_mixed": lambda folder: _write(
-        folder, _mixed_config(), llama3_config(vocab_size=64)
-    ),
+    "compressed_mixed": lambda folder: _write(folder, _mixed_config(), llama3_config()),
 }
 """The function that writes each folder."""

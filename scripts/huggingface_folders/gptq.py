@@ -116,7 +116,7 @@ def _writer(
     return lambda folder: _write(folder, config(), **{"desc_act": False, "sym": True} | settings)
 
 
-_AWQ_SIZES = {"vocab_size": 64, "head_dim": 32, "intermediate_size": 128}
+_AWQ_SIZES = {"head_dim": 32, "intermediate_size": 128}
 """GPTQModel's AWQ takes numbers of outputs that are multiples of 64."""
 _AWQ = {"bits": 4, "quant_method": "awq", "format": "gemm", "sym": False}
 
@@ -128,8 +128,8 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "gptq_int4_v2": _writer(bits=4, format="gptq_v2"),
     "gptq_int4_asymmetric": _writer(bits=4, sym=False),
     "gptq_int4_asymmetric_v2": _writer(bits=4, sym=False, format="gptq_v2"),
-    "gptq_int4_desc_act": _writer(lambda: llama3_config(vocab_size=64), bits=4, desc_act=True),
-    "gptq_int4_qwen3": _writer(lambda: qwen3_config(num_hidden_layers=1, vocab_size=64), bits=4),
+    "gptq_int4_desc_act": _writer(llama3_config, bits=4, desc_act=True),
+    "gptq_int4_qwen3": _writer(lambda: qwen3_config(num_hidden_layers=1), bits=4),
     "awq_int4": _writer(lambda: one_block_config(**_AWQ_SIZES), **_AWQ),
     "awq_int4_mistral": _writer(lambda: mistral_config(**_AWQ_SIZES), **_AWQ),
 }
