@@ -177,8 +177,8 @@ def _gathered(x: Operand, order: AnyArray) -> AnyArray:
     """Return the elements of ``x [B, M, K]`` in an order ``[B, K]`` of the last axis."""
     batch, rows, depth = _shape(x)
     columns = real(x).transpose((0, 2, 1)).reshape((batch * depth, rows))
-    taken = take(columns, flat_columns(order))
-    return taken.reshape((batch, depth, rows)).transpose((0, 2, 1))
+    gathered = take(columns, flat_columns(order))
+    return gathered.reshape((batch, depth, rows)).transpose((0, 2, 1))
 
 
 @chosen_linear.implementation("dequantized", _are_choices)

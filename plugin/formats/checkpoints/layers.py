@@ -99,7 +99,12 @@ class Layer:
         array = self.get(part)
         if array is None:
             raise self.error(f"has no {part}")
-        expected = dtypes[0] if len(dtypes) == 1 else " or ".join(dtypes)
+        names = [name for name in dtypes if name not in FLOAT_DTYPES]
+        if len(names) + len(FLOAT_DTYPES) <= len(dtypes):
+            names.insert(0, "floats")
+        else:
+            names = list(dtypes)
+        expected = " or ".join(names)
         if shapes:
             expected += f" of {' or '.join(str(list(shape)) for shape in shapes)}"
         if array.dtype.name not in dtypes or (shapes and array.shape not in shapes):

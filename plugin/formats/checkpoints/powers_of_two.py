@@ -16,6 +16,6 @@ def powers_of_two(exponents: Array, times: float = 1.0) -> Array:
     Args:
         times: a power of two.
     """
-    powers = np.ldexp(np.float32(times), np.arange(256, dtype=np.int32) - 127)
-    powers[255] = np.inf
+    powers = np.full(256, np.inf, np.float32)
+    powers[:255] = np.ldexp(np.float32(times), np.arange(255, dtype=np.int32) - 127)
     return powers.astype(BF16.dtype)[exponents.view(np.uint8)]
