@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -258,4 +259,4 @@ def _change_settings(settings: dict[str, Any], data: st.DataObject) -> None:
             if not isinstance(level.get(key), dict) or data.draw(st.booleans()):
                 break
             level = level[key]
-        level[key] = data.draw(VALUES)
+        level[key] = copy.deepcopy(data.draw(VALUES))

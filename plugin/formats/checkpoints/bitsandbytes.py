@@ -161,7 +161,9 @@ class BitsAndBytesFormat:
             return LookupBlockScaledLayout(shape, planes, {"table": levels.tolist()})
 
         packed_arrays = {name: array for name, array in arrays.items() if array is not None}
-        return PackedTensor(f"{layer.name}.weight", shape, level_type.upper(), packed_arrays, make_layout)
+        return PackedTensor(
+            f"{layer.name}.weight", shape, level_type.upper(), packed_arrays, make_layout
+        )
 
     def _state(self, layer: Layer, level_type: str) -> _State:
         part = f"{_STATE}{level_type}"
