@@ -20,12 +20,7 @@ QUIET = {"DASK_LOGGING__DISTRIBUTED": "error"}
 
 
 class Cluster:
-    """A scheduler, and workers with nannies, one of which is started for each that is asked for.
-
-    Args:
-        folder: for the files of the cluster.
-        **variables: of the scheduler's environment.
-    """
+    """A scheduler with environment variables, workers with nannies, and their files in a folder."""
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder = folder

@@ -58,13 +58,7 @@ def run(text: str, device: Device, *arguments: np.ndarray) -> Any:
 
 
 def main_of(text: str, device: Device | None = None, **options: Any) -> Function:
-    """Compile a program for a device, by default the CPU, and return its function ``main``.
-
-    Args:
-        text: the program.
-        device: the fixture's.
-        options: of the compilation, as `CompileOptions`, but for the target, which is the device's.
-    """
+    """Return ``main`` of a program compiled as by `compile_for`, by default for the CPU."""
     requested = _Asked(text, options)
     if _is_asked:
         raise requested

@@ -141,11 +141,7 @@ def is_as_shown(output: str, shown: str) -> bool:
 
 
 class Session(contextlib.AbstractContextManager["Session"]):
-    """A shell and a Python namespace in one folder.
-
-    Args:
-        folder: working directory of both; it must be Python's current directory.
-    """
+    """A shell and a Python namespace in one folder, which must be Python's current directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -205,8 +201,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def _run_console(self, block: Block) -> None:
         for command, shown in commands_of(block.text):
             status, output = self.command(command)
-            message = f"$ {command}\nprinted\n{output}instead of\n{shown}"
-            assert is_as_shown(output, shown), message
+            assert is_as_shown(output, shown), f"$ {command}\nprinted\n{output}instead of\n{shown}"
             assert not status or "error: " in shown, f"$ {command}\nended with status {status}"
 
     def _run_sh(self, block: Block) -> None:

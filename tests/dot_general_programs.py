@@ -31,7 +31,7 @@ def drawn_dot(seed: int) -> Dot:
     choices = [[1, 2, 4, 4, 5], [1, 4]][int(rng.integers(2))]
     extents = {loop: int(rng.choice(choices)) for group in groups for loop in group}
     batch, rows, columns, depth = groups
-    left, right = (_shuffled(rng, batch + free + depth) for free in (rows, columns))
+    left, right = ("".join(rng.permutation([*batch + free + depth])) for free in (rows, columns))
     rows, columns = (_in_order(loops, of) for loops, of in ((left, rows), (right, columns)))
     result = batch + rows + columns
     shapes = [[extents[loop] for loop in loops] for loops in (left, right, result)]
@@ -78,10 +78,6 @@ def _groups(rng):
         "".join(names[:count])
         for names, count in zip(("ab", "mo", "np", "kl"), counts, strict=True)
     ]
-
-
-def _shuffled(rng, loops):
-    return "".join(rng.permutation(list(loops)))
 
 
 def _in_order(loops, of):

@@ -207,8 +207,7 @@ class Oracle:
         if operator == "DynamicQuantizeMatMul":
             x, w, scale, *rest = [*operands, None, None][:5]
             (quotient, zero, _), x_scale, _ = self._results("DynamicQuantizeLinear", {}, [x])
-            stored = np.clip(np.rint(quotient) + zero, 0, 255)
-            real = (stored - zero) * np.float64(x_scale)
+            real = (np.clip(np.rint(quotient) + zero, 0, 255) - zero) * np.float64(x_scale)
             product = real @ dequantized(w, scale, rest[0], axis=1)
             return [product if rest[1] is None else product + rest[1]]
         if operator == "MaxPool" and operands[0].dtype.kind in "iu":

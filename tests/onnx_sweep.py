@@ -104,10 +104,7 @@ def program_of(case: Any) -> tuple[str, set[str]]:
     """Return the program of a node test, and the inputs that are constants in it.
 
     An input that must be constant (the shape of Reshape, the axes of ReduceSum) becomes one, as
-    ``--input-value`` makes it.
-
-    Raises:
-        SubquantError: the model is refused.
+    ``--input-value`` makes it. A refused model is a `SubquantError`.
     """
     model = read_onnx(case.model.SerializeToString())
     feeds = dict(zip([each.name for each in case.model.graph.input], case.data_sets[0][0],

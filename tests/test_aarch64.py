@@ -40,8 +40,7 @@ def run(tmp_path):
     def compiled(text, instructions, *arrays, **options):
         cpu = f"--iree-llvmcpu-target-cpu={CPUS[instructions]}"
         compile_options = CompileOptions(kernels=instructions, iree_flags=(TRIPLE, cpu), **options)
-        lowered = compile_to_bytes(text, compile_options, emit="mlir").decode()
-        assert "flow.dispatch" in lowered
+        assert "flow.dispatch" in compile_to_bytes(text, compile_options, emit="mlir").decode()
         module = tmp_path / "module.vmfb"
         module.write_bytes(compile_to_bytes(text, compile_options))
         inputs, types = [], read_signatures(module)["main"].inputs
@@ -133,8 +132,7 @@ def test_convolutions_of_groups(case, instructions, run):
 def test_accumulators_are_requantized(target, instructions, run):
     x, accumulators = epilogues.activations(1)
     bias = np.random.default_rng(1).integers(-300, 300, epilogues.N)
-    text = epilogues.program(len(x), epilogues.SCALES, target, bias)
-    result = run(text, instructions, x)
+    result = run(epilogues.program(len(x), epilogues.SCALES, target, bias), instructions, x)
     expected = epilogues.expected(accumulators, target, bias, Requantization("exact", "half-up"))
     unsigned = epilogues.TARGETS[target][0].signed is False
     result = result.view(f"u{result.itemsize}") if unsigned else result

@@ -197,8 +197,7 @@ def test_writers_check_the_size_in_proportion_to_their_bytes(
     """Once for each 32nd part of the limit on average: 1 MiB of 32, here in steps of 64 KiB."""
     looks = []
     monkeypatch.setattr(Store, "prune", lambda *arguments, **options: looks.append(arguments))
-    draws = random.Random(5)
-    monkeypatch.setattr(os, "urandom", draws.randbytes)
+    monkeypatch.setattr(os, "urandom", random.Random(5).randbytes)
     store = Store(tmp_path, limit=32 << 20)
     for _ in range(4096):
         store.evict(64 << 10, ())

@@ -198,8 +198,7 @@ def test_inputs_that_are_no_files(name: str, cpu: object) -> None:
     os.mkfifo("pipe.npy")
     Path("model.vmfb").write_bytes(compile_to_bytes(PROGRAM))
     assert "not a regular file" in fail("run", "model.vmfb", "--input", f"@{name}")
-    scope = f"model={name}"
-    assert "not a regular file" in fail("run", "model.vmfb", "--parameters", scope)
+    assert "not a regular file" in fail("run", "model.vmfb", "--parameters", f"model={name}")
 
 
 def test_a_pipe_in_place_of_a_cache_entry(here: Path) -> None:
@@ -270,8 +269,7 @@ def test_closed_streams() -> None:
     Path("model.mlir").write_text(PROGRAM)
     without_errors = run("subquant compile model.mlir -o out.vmfb 2>&-; echo $?")
     assert (without_errors.stdout, Path("out.vmfb").is_file()) == ("0\n", True)
-    failing = run("subquant compile no.mlir 2>&-; echo $?")
-    assert failing.stdout == "1\n"
+    assert run("subquant compile no.mlir 2>&-; echo $?").stdout == "1\n"
     without_output = run("subquant opt model.mlir >&-")
     assert without_output.returncode == 1
     assert without_output.stderr == "error: cannot write the output: Bad file descriptor\n"

@@ -154,8 +154,7 @@ def test_a_network_is_one_dispatch(network, instructions):
 def test_dispatches_stay_separate_on_request():
     """Two products have a kernel, and another one that copies their activations."""
     program, results = matrices()
-    lowered = check(program, results, 4, kernels="portable", fuse_below_macs=0)
-    assert "@joined" not in lowered
+    assert "@joined" not in check(program, results, 4, kernels="portable", fuse_below_macs=0)
     program, results = images()
     check(program, results, 3 + 4, kernels="portable", fuse_below_macs=0)
 
@@ -168,8 +167,7 @@ def test_values_with_other_users_are_results():
     greater = program.maximum(first, third)  # behind the dispatch
     lowered = check(program, [second, program.reshape(greater, 64, 5)], 1)
     dispatch = next(line for line in lowered.splitlines() if '"flow.dispatch"' in line)
-    types = re.findall(r"tensor<[^>]*>", dispatch.rpartition("->")[2])
-    assert types == ["tensor<1x5x64xi8>"] * 3
+    assert re.findall(r"tensor<[^>]*>", dispatch.rpartition("->")[2]) == ["tensor<1x5x64xi8>"] * 3
 
 
 def test_unused_dispatches_stay_separate():
@@ -202,14 +200,12 @@ def test_equal_fused_kernels_share_an_executable():
     program = Program(8, 32)
     halves = []
     for _ in range(2):
-        value = program.product(program.product("%x", 32), 32)
-        halves.append(program.maximum(value, "%x"))
+        halves.append(program.maximum(program.product(program.product("%x", 32), 32), "%x"))
     first, second = halves
     whole = program.maximum(first, second)
     for _ in range(2):
         whole = program.product(whole, 32)
-    lowered = check(program, [program.maximum(whole, "%x")], 2)
-    assert lowered.count('"stream.executable"() ') == 2
+    assert check(program, [program.maximum(whole, "%x")], 2).count('"stream.executable"() ') == 2
 
 
 def test_the_choice_is_explained():
@@ -278,8 +274,7 @@ def of_layers(x, arrays):
 def test_f32_epilogues(instructions):
     """Kernels add the bias and clamp; all layers are one dispatch."""
     text, arrays = layers(3, 128)
-    options = CompileOptions(kernels=instructions)
-    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    lowered = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
     assert lowered.count('"flow.dispatch"') == 1
     main = lowered[lowered.index("func.func @main(") :]
     assert "stablehlo.add" not in main

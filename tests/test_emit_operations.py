@@ -59,8 +59,7 @@ def test_a_number_is_written_once() -> None:
 
 def test_scalars_of_operations() -> None:
     """Predicates by name, signed and unsigned."""
-    unsigned = ElementType.parse("u32")
-    _, names = written(lambda x: np.maximum(convert(x, unsigned), 3) >> 1, scalar)
+    _, names = written(lambda x: np.maximum(convert(x, ElementType.parse("u32")), 3) >> 1, scalar)
     assert names == ["arith.constant", "arith.maxui", "arith.constant", "arith.shrui"]
 
 

@@ -49,8 +49,7 @@ def test_llvm_cpu_equals_the_reference(generated: list[Cast], cpu: Device) -> No
     )
 )
 def test_llvm_cpu_equals_the_reference_toward_zero(generated: list[Cast], cpu: Device) -> None:
-    narrow = [cast for cast in generated if cast.parameters.storage.width < 20]
-    check(narrow, cpu, "toward-zero")
+    check([cast for cast in generated if cast.parameters.storage.width < 20], cpu, "toward-zero")
 
 
 @pytest.mark.vulkan
@@ -66,8 +65,7 @@ def test_vulkan_equals_the_reference(generated: list[Cast], vulkan: Device) -> N
 def test_vulkan_without_8bit_storage_equals_the_reference(
     generated: list[Cast], vulkan_32bit: Device
 ) -> None:
-    narrow = [cast for cast in generated if cast.parameters.storage.width < 32]
-    check(narrow, vulkan_32bit)
+    check([cast for cast in generated if cast.parameters.storage.width < 32], vulkan_32bit)
 
 
 INTEGER_CONTRACTIONS = """

@@ -61,8 +61,7 @@ def product_with_ties(zero_point: int, ratio: float = 0.5) -> onnx.ModelProto:
         "s": np.array(ratio, np.float32), "one": np.array(1, np.float32), "z": np.array(0, np.int8),
         "w": np.array([[1, -1] * 12], np.int8), "yz": np.array(zero_point, np.int8),
     }  # fmt: skip
-    inputs = ["x", "s", "z", "w", "one", "z", "one", "yz"]
-    nodes = [node("QLinearMatMul", inputs, ["y"])]
+    nodes = [node("QLinearMatMul", ["x", "s", "z", "w", "one", "z", "one", "yz"], ["y"])]
     ends = {"x": ("INT8", (256, 1))}, {"y": ("INT8", (256, 24))}
     return model(nodes, *ends, constants)
 

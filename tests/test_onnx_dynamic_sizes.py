@@ -41,8 +41,7 @@ def test_non_zero_of_every_type_has_as_many_columns_as_elements(
     for name in ("float16", "float32", "float64", "bfloat16"):
         special = [np.nan, -0.0, np.inf, 1e-45 if name == "float32" else 1e-7]
         inputs[name][0, :4] = np.array(special).astype(inputs[name].dtype)
-    proto = non_zeros(inputs)
-    results = computed(proto, device, *inputs.values())
+    results = computed(non_zeros(inputs), device, *inputs.values())
     for (name, value), result in zip(inputs.items(), results, strict=True):
         np.testing.assert_array_equal(result, np.stack(np.nonzero(value)), err_msg=name)
 
@@ -378,5 +377,4 @@ def test_compress_by_a_computed_condition(device: Device | None) -> None:
         node("Compress", ["a", "constant"], ["f"], axis=1),
     ]
     constants = {"zero": np.float32(0), "one": np.array([1]), "constant": np.array([True, False])}
-    proto = whole(nodes, inputs, dict.fromkeys("abcdef", "FLOAT"), constants)
-    check(proto, inputs, device)
+    check(whole(nodes, inputs, dict.fromkeys("abcdef", "FLOAT"), constants), inputs, device)

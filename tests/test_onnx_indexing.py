@@ -210,8 +210,7 @@ def signals() -> dict[str, Case]:
     integers = [rng.integers(-9, 9, shape) for shape in ((3, 4), (4, 5))]
     cases["einsum of integers"] = case("Einsum", integers, opset=12, equation="ij,jk->ik")
     for size in (1, 2, 5):
-        matrices = rng.normal(size=(3, size, size)).astype(np.float32)
-        cases[f"det {size}"] = case("Det", [matrices])
+        cases[f"det {size}"] = case("Det", [rng.normal(size=(3, size, size)).astype(np.float32)])
     singular = np.array([[0, 1, 2], [0, 3, 4], [0, 5, 6]], np.float32)
     cases["det of a singular matrix"] = case("Det", [singular])
     cases["det with a zero pivot"] = case("Det", [np.array([[0, 2], [3, 1]], np.float32)])

@@ -351,8 +351,7 @@ def test_pairs_become_integers(name: str) -> None:
     """No float is left between the argument and the result."""
     if name == "Gather-rows":
         pytest.skip("each row has a scale, which is taken when the program runs")
-    text = text_of(CASES[name](np.random.default_rng(0)))
-    assert "f32>" not in text
+    assert "f32>" not in text_of(CASES[name](np.random.default_rng(0)))
 
 
 @pytest.mark.parametrize("operator", ["MaxPool", "QLinearConv", "QLinearAveragePool"])
@@ -399,8 +398,7 @@ def test_bytes_that_are_padded_where_they_are_computed(
     """Wrong with IREE 3.13 on llvmpipe: when this fails, remove `separate_bytes`."""
     if not vulkan.ends_long_loops:
         pytest.skip("the Vulkan device is not llvmpipe")
-    alone = NoMatch("left alone")
-    monkeypatch.setattr(expand_stablehlo, "separate_bytes", lambda op: alone)
+    monkeypatch.setattr(expand_stablehlo, "separate_bytes", lambda op: NoMatch("left alone"))
     proto = CASES["padded-by-two"](np.random.default_rng(0))
     x = input_of(proto, np.random.default_rng(100))
     (expected,) = computed(proto, None, x)

@@ -59,11 +59,6 @@ def types_of(operator: str, opset: int, number: int) -> list[str]:
     return [name[len("tensor(") : -1].upper() for name in names]
 
 
-def rounded_ratio(x: float, scale: float) -> int:
-    """The integer nearest to a ratio, ties to even; exact."""
-    return round(Fraction(x) / Fraction(scale))
-
-
 VERSIONS = [10, 11, 13, 17, 19, 21, 23, 24, 25, NEWEST]
 
 
@@ -119,7 +114,8 @@ def test_quantize_linear(opset: int, type_: str) -> None:
             if np.isinf(value):
                 reference = high
             else:
-                reference = rounded_ratio(float(value), float(np.asarray(scale)[index])) + offset
+                ratio = Fraction(float(value)) / Fraction(float(np.asarray(scale)[index]))
+                reference = round(ratio) + offset  # exact, ties to even
             assert actual[row, column] == min(max(reference, low), high)
 
 
@@ -201,8 +197,7 @@ def test_other_operators_at_each_version(opset: int) -> None:
     proto = written(nodes, ("UINT8", (3, 9)), ("INT32", (3, 4)), constants, opset)
     np.testing.assert_array_equal(computed(proto, None, x)[0], (x.astype(int) - 7) @ w)
     constants += [tensor("s", "FLOAT", 0.5), tensor("t", "FLOAT", 64.0), tensor("v", "INT8", 0)]
-    inputs = ["x", "s", "z", "w", "s", "v", "t", "z"]
-    nodes = [node("QLinearMatMul", inputs, ["y"])]
+    nodes = [node("QLinearMatMul", ["x", "s", "z", "w", "s", "v", "t", "z"], ["y"])]
     proto = written(nodes, ("UINT8", (3, 9)), ("UINT8", (3, 4)), constants, opset)
     exact = ((x.astype(int) - 7) @ w) / 256
     expected = np.clip(np.rint(exact) + 7, 0, 255)

@@ -127,8 +127,7 @@ def test_a_result_beyond_the_kernels_is_refused_by_the_strides() -> None:
 
 
 def test_a_condition_beyond_an_axis_is_refused_by_the_axis() -> None:
-    condition = np.ones(5, np.bool_)
-    longer = case("Compress", [zeros(3, 2), condition], [1], axis=-1).model
+    longer = case("Compress", [zeros(3, 2), np.ones(5, np.bool_)], [1], axis=-1).model
     with pytest.raises(UnsupportedError, match="5 elements for 2 along the axis 1"):
         read(longer)
 

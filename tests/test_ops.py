@@ -317,8 +317,7 @@ def test_embedding_lookup_of_floats(dtype: Any, cpu: Device) -> None:
     expected = table[ids].astype(np.float32)
     np.testing.assert_array_equal(embedding_lookup(ids, table), expected)
     np.testing.assert_array_equal(compiled(embedding_lookup, [ids, table], cpu), expected)
-    is_converted = "tensor<9x4xf32>" in text_of(embedding_lookup, ids, table)
-    assert is_converted == (dtype == np.float32)
+    assert ("tensor<9x4xf32>" in text_of(embedding_lookup, ids, table)) == (dtype == np.float32)
 
 
 def test_normalization_and_elementwise(cpu: Device) -> None:

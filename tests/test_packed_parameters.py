@@ -351,8 +351,7 @@ def test_an_archive_of_another_program_is_not_loaded(cpu: Device, tmp_path: Path
 
 
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:
-    tensors = [WEIGHTS["Q5_0"]]
-    text = str(program(tensors))
+    text = str(program([WEIGHTS["Q5_0"]]))
     for name, array, message in (
         ("other", np.zeros(3), "reads the parameter 'Q5_0.weight:qs_low', which the weights of"),
         (

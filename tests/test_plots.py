@@ -123,8 +123,7 @@ def test_errors_are_a_table_with_bars() -> None:
 
 
 def test_names_on_a_terminal_are_no_markup() -> None:
-    error = LayerError(MARKUP, (2,), 4.0, 0.1, 0.1)
-    assert ESCAPED in show(render_errors([error], 200), width=200)
+    assert ESCAPED in show(render_errors([LayerError(MARKUP, (2,), 4.0, 0.1, 0.1)], 200), width=200)
     tensor = named(grid_argument(2, 8), MARKUP)
     assert show(render_scales(tensor)).splitlines()[0] == f"Scales of {ESCAPED} in @f"
 
@@ -307,8 +306,7 @@ def test_a_png_of_many_layers_can_be_drawn(tmp_path: Path, monkeypatch: pytest.M
     """The side of a PNG is limited, since matplotlib refuses 65,536 pixels."""
     monkeypatch.setattr(plots, "_MAX_PIXELS", 300)
     data = write_errors(ERRORS * 3, tmp_path / "a.png").read_bytes()
-    sides = [int.from_bytes(data[at : at + 4], "big") for at in (16, 20)]
-    assert 290 <= max(sides) <= 300
+    assert 290 <= max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) <= 300
 
 
 def test_a_plot_is_written_atomically(tmp_path: Path) -> None:

@@ -41,8 +41,7 @@ def functions_of(text, **options):
     """Return the bodies of lowered functions, by name."""
     lowered = lowered_text(text, **options)
     names = re.findall(r"func\.func @(main\S*)\(", lowered)
-    bodies = re.split(r"func\.func @main\S*\(", lowered)[1:]
-    return dict(zip(names, bodies, strict=True))
+    return dict(zip(names, re.split(r"func\.func @main\S*\(", lowered)[1:], strict=True))
 
 
 # -- clones ---------------------------------------------------------------------------------------
@@ -139,8 +138,7 @@ def test_weights_are_packed_if_all_are_stored(device: Device):
     stored = [function.put(number, each) for number, each in enumerate(weight, 1)]
     assert all(len(each.prepacked) == 1 for each in stored)
     for weights in (stored, [*stored[:2], weight[2]], [weight[0], *stored[1:]]):
-        actual = function(x, *weights)
-        assert np.abs(actual - expected).max() <= 2e-6 * np.abs(expected).max()
+        assert np.abs(function(x, *weights) - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
 def test_donated_weights_are_not_packed(cpu: Device):

@@ -219,8 +219,7 @@ def test_integers_to_dense_and_back(width, shape):
     np.testing.assert_array_equal(repeated, array)
     np.testing.assert_array_equal(array_of_dense(ir.Attribute.parse(str(attribute))), array)
     # Unsigned values keep their bits.
-    unsigned = dense_of_array(array & ((1 << width) - 1), element)
-    assert unsigned == attribute
+    assert dense_of_array(array & ((1 << width) - 1), element) == attribute
 
 
 @pytest.mark.parametrize("value", [-1, 0, 1])
@@ -279,8 +278,7 @@ def test_zeros_of_both_signs_are_not_a_splat():
 
 @pytest.mark.parametrize("element", ["i8", "i4", "f32", "bf16"])
 def test_an_empty_array(element):
-    attribute = dense_of_array(np.empty((0, 3)), ir.Type.parse(element))
-    assert array_of_dense(attribute).shape == (0, 3)
+    assert array_of_dense(dense_of_array(np.empty((0, 3)), ir.Type.parse(element))).shape == (0, 3)
 
 
 def test_si_and_ui_elements():

@@ -62,11 +62,9 @@ def test_every_granularity(options: dict[str, Any], bits: int, symmetric: bool) 
             expected = BlockScaledI4Layout if bits == 4 else BlockScaledPackedLayout
     assert type(layout) is expected
     d = spread(layout.planes["d"], layout)
-    error = np.abs(layout.dequant() - array.astype(np.float64))
-    assert (error <= d * 0.50001).all()
+    assert (np.abs(layout.dequant() - array.astype(np.float64)) <= d * 0.50001).all()
     # The greatest magnitude (or the range) of some group is at the end of the storage range.
-    steps = np.rint(layout.dequant() / d)
-    assert np.abs(steps).max() >= 2 ** (bits - 1) - 1
+    assert np.abs(np.rint(layout.dequant() / d)).max() >= 2 ** (bits - 1) - 1
     assert layout.dequant().shape == array.shape
 
 
@@ -87,8 +85,7 @@ def test_the_search_is_never_worse(options: dict[str, Any], symmetric: bool) -> 
 
     def error(scales: Any) -> float:
         how = WeightQuantization(4, scales=scales, asymmetric=not symmetric, **options)
-        difference = quantize_array(array, how).dequant() - array.astype(np.float64)
-        return float((difference**2).sum())
+        return float(((quantize_array(array, how).dequant() - array.astype(np.float64)) ** 2).sum())
 
     assert error("mse") <= error("min-max")
     if options.get("block_size") != 3:

@@ -161,8 +161,7 @@ def test_sums(data: st.DataObject) -> None:
     terms = []
     for _ in range(count):
         values = data.draw(st.lists(st.integers(-bound, bound), min_size=6, max_size=6))
-        sign = data.draw(st.sampled_from([1, -1]))
-        terms.append((values, bound, sign * data.draw(multipliers)))
+        terms.append((values, bound, data.draw(st.sampled_from([1, -1])) * data.draw(multipliers)))
     check(terms, zero_point, storage, 32 if bits < 31 else 64, data.draw(st.booleans()))
 
 

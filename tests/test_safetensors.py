@@ -104,8 +104,7 @@ def test_every_dtype_has_the_same_bits(folder: Path, name: str, shape: tuple[int
     if name == "BOOL":
         raw &= 1
     array = raw.view(DTYPES[name]).reshape(shape)
-    path = _write(folder, _save({"w": array}, {"made": "here"}))
-    read = read_safetensors(path)
+    read = read_safetensors(_write(folder, _save({"w": array}, {"made": "here"})))
     assert read.metadata == {"made": "here"}
     assert read.tensors["w"].dtype == array.dtype
     assert read.tensors["w"].shape == shape

@@ -88,8 +88,7 @@ def test_padding_that_cuts(
     device: Device, device_name: str, padding: list[list[int]], dilation: list[int], zero_point: int
 ) -> None:
     window = Window(padding, dilation, zero_point)
-    actual = run(window.text(), device, *window.arguments)
-    assert actual.reshape(-1).tolist() == window.expected
+    assert run(window.text(), device, *window.arguments).reshape(-1).tolist() == window.expected
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 1)])

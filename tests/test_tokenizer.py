@@ -78,8 +78,7 @@ def test_text_is_split_as_the_file_says(split: str, text: str, expected: list[st
 def test_a_word_that_is_a_piece_is_not_merged_where_the_file_says_so() -> None:
     """Llama 3 has pieces that no pairs lead to."""
     pieces = paired()["tokenizer.ggml.tokens"]
-    types = paired()["tokenizer.ggml.token_type"]
-    more = {"tokens": [*pieces, "woe"], "token_type": [*types, 1]}
+    more = {"tokens": [*pieces, "woe"], "token_type": [*paired()["tokenizer.ggml.token_type"], 1]}
     whole = Tokenizer.from_properties(paired(pre="llama-bpe", **more))
     assert whole.encode("woe", start=False) == [len(pieces)]
     assert len(Tokenizer.from_properties(paired(**more)).encode("woe", start=False)) == 3

@@ -105,8 +105,7 @@ def check_close(
     assert actual.min() >= low
     assert actual.max() <= high
     undefined = np.isnan(steps)
-    nan = min(max(0, low), high)
-    assert (actual[undefined] == nan).all()
+    assert (actual[undefined] == min(max(0, low), high)).all()
     infinite = np.isinf(steps)
     np.testing.assert_array_equal(actual[infinite], np.where(steps[infinite] > 0, high, low))
     finite = ~(undefined | infinite)

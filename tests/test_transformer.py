@@ -126,8 +126,7 @@ def test_tokens_in_pieces_are_those_of_a_whole(
 
 def test_what_a_cache_holds_after_the_tokens_is_not_seen(tmp_path: Path) -> None:
     configuration, theta, _ = opened(TinyModel("gemma3"), tmp_path)
-    tokens = np.array([5, 6, 7], np.int32)
-    x = transformer.embed(configuration, theta, tokens)
+    x = transformer.embed(configuration, theta, np.array([5, 6, 7], np.int32))
     empty = interface.empty_caches(configuration, 16)
     filled = [interface.Cache(*(np.full_like(each, 1000) for each in cache)) for cache in empty]
     first, _ = transformer.run_blocks(configuration, theta, x, np.int32(0), empty)

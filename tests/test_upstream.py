@@ -48,8 +48,7 @@ def lowered_by_upstream(text: str) -> ir.Module:
             filled = linalg.filled(shape, value)
         op.results[0].replace_all_uses_with(filled)
         op.erase()
-    remaining = [op.name for op in module.body.operations if ".qcast" in str(op)]
-    assert not remaining
+    assert not [op.name for op in module.body.operations if ".qcast" in str(op)]
     return module
 
 

@@ -163,8 +163,7 @@ def test_iree_tools_call_synchronous_functions(data: bytes, vulkan: Device) -> N
     for doubled, count in _called_by_iree(module, device, x, 4):
         np.testing.assert_array_equal(doubled, x + x)
         assert count == 8
-    of_tools = [n for n in module.function_names if "$" not in n and not n.startswith("__")]
-    assert of_tools == NAMES
+    assert [n for n in module.function_names if "$" not in n and not n.startswith("__")] == NAMES
     declared = dict(module.lookup_function("main").reflection)["iree.abi.declaration"]
     assert declared == (
         "sync func @main(%input0: tensor<?xf32>, %input1: i32) -> "

@@ -170,10 +170,8 @@ def add_operator(
 ) -> tuple[list[int], list[int], list[Array], list[Array]]:
     """Add an operator whose operands and results all have scales of their own.
 
-    Operands without axes are constants of the file on request.
-
-    Returns:
-        The numbers of the inputs and outputs, the inputs' storage, and the outputs' right storage.
+    Operands without axes are constants of the file on request. Returns the numbers of the inputs
+    and outputs, the inputs' storage, and the outputs' right storage.
     """
     case = (DATA_MOVEMENT | SELECTORS)[name]
     numbers, inputs, storage, expressed = [], [], [], []

@@ -68,8 +68,7 @@ def strided_slice(graph: Graph, rng: Rng, dtype: str) -> Ends:
     entries += ["slice"] * (count - len(entries))
     if rng.random() < 0.4:
         entries.append("new")
-    order = rng.permutation(len(entries)).tolist()
-    entries = [entries[n] for n in order]
+    entries = [entries[n] for n in rng.permutation(len(entries)).tolist()]
     index: list[object] = []
     starts, stops, steps = [], [], []
     masks = dict.fromkeys(("begin", "end", "ellipsis", "new", "shrink"), 0)

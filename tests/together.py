@@ -38,11 +38,7 @@ class Together:
         self._compiled: dict[tuple[str | None, str | None], bytes | SubquantError] = {}
 
     def function(self, name: str, device: Device) -> Function:
-        """Load one of the programs on a device.
-
-        Raises:
-            SubquantError: of this program.
-        """
+        """Load one of the programs on a device, or raise the `SubquantError` of this program."""
         try:
             data = self.executable(device)
         except SubquantError:
@@ -50,11 +46,7 @@ class Together:
         return Executable(data, device)[f"program_{self._numbers[name]}"]
 
     def executable(self, device: Device) -> bytes:
-        """Return all programs as they are compiled for a device.
-
-        Raises:
-            SubquantError: of the first program that is refused.
-        """
+        """Compile all programs for a device, or raise the `SubquantError` of the first refused."""
         return self._bytes(None, device)
 
     def _bytes(self, name: str | None, device: Device) -> bytes:

@@ -76,8 +76,7 @@ class Oracle:
 
     def _linear(self, name: str, x: Array) -> Array:
         w = self.weights
-        product = w[f"{name}.weight"] @ x * w.get(f"{name}.scale", 1.0)
-        return product + w.get(f"{name}.bias", 0.0)
+        return w[f"{name}.weight"] @ x * w.get(f"{name}.scale", 1.0) + w.get(f"{name}.bias", 0.0)
 
     def _norm(self, x: Array, name: str) -> Array:
         epsilon = self.get("attention.layer_norm_rms_epsilon")
