@@ -26,6 +26,7 @@ from subquant.layouts import (
     QuantizedTensor,
 )
 from subquant.layouts.activations import summary
+from subquant.models.source import open_model
 from subquant.numerics.element_types import Array
 from subquant.weights import Dataset
 
@@ -90,8 +91,9 @@ DOWN = "model.layers.0.mlp.down_proj"
 )
 def test_activations_are_recorded(name: str, text: str | None) -> None:
     tensors = read_huggingface(FOLDERS / name)[1].values()
-    layouts = [each.unpack() for each in tensors if isinstance(each, QuantizedTensor)]
-    assert summary(each.activations for each in layouts) == ({text: 7} if text else {})
+    weights = [each for each in tensors if isinstance(each, QuantizedTensor)]
+    assert summary(each.activations for each in weights) == ({text: 7} if text else {})
+    assert open_model(FOLDERS / name).activations() == ({text: 7} if text else {})
 
 
 def test_static_activations_have_the_numbers_of_the_layer() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import InputError, UnsupportedError
 from ..numerics.element_types import AnyArray, Array
-from .activations import ACTIVATIONS_KEY, stacked
+from .activations import ACTIVATIONS_KEY, ActivationQuantization, stacked
 from .base import QuantizedLayout
 from .scaled import TensorScaledLayout
 from .tensors import InferenceTensor, PlanarQuantizedTensor, PrimitiveTensor, QuantizedTensor
@@ -123,6 +123,11 @@ class StackedTensor(QuantizedTensor):
     def size_in_bytes(self) -> int:
         """The bytes of all tensors."""
         return sum(tensor.size_in_bytes for tensor in self._tensors)
+
+    @property
+    def activations(self) -> ActivationQuantization | None:
+        """The quantization of activations; its numbers are those of the first tensor."""
+        return self._tensors[0].activations
 
     def unpack(self) -> QuantizedLayout:
         """The layout, of planes that are stacked at each call."""

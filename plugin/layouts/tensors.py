@@ -26,7 +26,7 @@ from ..core.read_record import ReadRecord
 from ..errors import InputError
 from ..numerics.array_functions import Symbolic
 from ..numerics.element_types import AnyArray, Array
-from .activations import ACTIVATIONS_KEY
+from .activations import ACTIVATIONS_KEY, ActivationQuantization
 from .base import QuantizedLayout, layout_class
 
 _Tensor = TypeVar("_Tensor", bound="InferenceTensor")
@@ -118,6 +118,11 @@ class QuantizedTensor(InferenceTensor):
     def unpack(self) -> QuantizedLayout:
         """The layout, with the planes as arrays."""
 
+    @property
+    def activations(self) -> ActivationQuantization | None:
+        """The quantization of the activations that the tensor multiplies; None for floats."""
+        return None
+
     def to_planar(self) -> PlanarQuantizedTensor:
         """The tensor with the planes of its layout as its arrays."""
         return PlanarQuantizedTensor(self.unpack(), self.name)
@@ -152,6 +157,11 @@ class PlanarQuantizedTensor(QuantizedTensor):
     def unpack(self) -> QuantizedLayout:
         """The layout."""
         return self.layout
+
+    @property
+    def activations(self) -> ActivationQuantization | None:
+        """The quantization of activations, of the layout."""
+        return self.layout.activations
 
     def to_planar(self) -> PlanarQuantizedTensor:
         """The tensor itself."""

@@ -177,6 +177,11 @@ def load(
     where = Device.of(device, threads)
     folder = Path(cache) if cache is not None else default_cache()
     source = open_model(path)
+    for text, count in source.activations().items():
+        notify(
+            f"the inputs of {count} layers are not rounded to {text}, as the checkpoint asks for; "
+            f"activations are {activations}"
+        )
     shape = _shape(source.configuration, context, kv_cache)
     model = Model(source, shape)
     if check is not None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, Place
-from ..layouts import InferenceTensor
+from ..layouts import InferenceTensor, QuantizedTensor
+from ..layouts.activations import summary
 from ..weights.sources import open_weights
 from ..weights.theta import Dataset
 from .chat import ChatTemplate
@@ -38,6 +39,14 @@ class ModelSource:
     def properties(self) -> dict[str, Any]:
         """The properties of the dataset."""
         return self.dataset.properties
+
+    def activations(self) -> dict[str, int]:
+        """Return the number of layers by the activation quantization that the file asks for."""
+        return summary(
+            tensor.activations
+            for tensor in self.tensors.values()
+            if isinstance(tensor, QuantizedTensor)
+        )
 
     def tokenizer(self) -> AnyTokenizer:
         """Make the tokenizer; errors as its class. Drops a vocabulary from `properties`."""

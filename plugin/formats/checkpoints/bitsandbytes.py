@@ -31,7 +31,7 @@ import numpy as np
 from ...core.read_record import Irrelevant
 from ...core.strict_json import Json, parse_object, shown
 from ...errors import Place, UnsupportedError
-from ...layouts.activations import ACTIVATIONS_KEY, ActivationQuantization
+from ...layouts.activations import ActivationQuantization
 from ...layouts.lookup import LookupBlockScaledLayout
 from ...layouts.scaled import TensorScaledLayout
 from ...layouts.tensors import InferenceTensor
@@ -120,7 +120,7 @@ class BitsAndBytesFormat:
             )
         threshold = self.outlier_threshold or None
         activations = ActivationQuantization("i8", outlier_threshold=threshold)
-        metadata = {"factor": _RECIPROCAL, ACTIVATIONS_KEY: activations.record}
+        metadata = {"factor": _RECIPROCAL}
         planes = {"d": scales[:, None], "qs": weight}
         return PackedTensor(
             f"{layer.name}.weight",
@@ -128,6 +128,7 @@ class BitsAndBytesFormat:
             "LLM.int8",
             {"weight": weight, "SCB": scales},
             lambda: TensorScaledLayout(weight.shape, planes, metadata),
+            activations,
         )
 
     def _levels(self, layer: Layer, level_type: str) -> PackedTensor:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core.strict_json import Json
-from ...layouts.activations import ACTIVATIONS_KEY, ActivationQuantization
+from ...layouts.activations import ActivationQuantization
 from ...layouts.base import FLOAT_DTYPES, QuantizedLayout
 from ...layouts.lookup import LookupBlockScaledLayout
 from ...layouts.scaled import BlockAffineLayout, TensorScaledLayout
@@ -107,21 +107,14 @@ class CompressedTensorsFormat:
 
 def _weight(layer: Layer, group: Group) -> PackedTensor:
     """Return the weight; refuse arrays that are missing or do not fit."""
-    activations = _activations(layer, group)
-    metadata = {} if activations is None else {ACTIVATIONS_KEY: activations.record}
-    settings = group.weights
     read = {
         "pack-quantized": _packed_integers,
         "nvfp4-pack-quantized": _nvfp4,
         "mxfp4-pack-quantized": _mxfp4,
     }.get(group.format, _plain)
-    kind, shape, arrays, make_layout = read(layer, settings)
-
-    def with_activations() -> QuantizedLayout:
-        layout = make_layout()
-        return type(layout)(layout.shape, layout.planes, layout.metadata | metadata)
-
-    return PackedTensor(f"{layer.name}.weight", shape, kind, arrays, with_activations)
+    activations = _activations(layer, group)
+    kind, shape, arrays, make_layout = read(layer, group.weights)
+    return PackedTensor(f"{layer.name}.weight", shape, kind, arrays, make_layout, activations)
 
 
 _Read = tuple[str, tuple[int, ...], dict[str, Array], _MakeLayout]

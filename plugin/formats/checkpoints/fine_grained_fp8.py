@@ -20,7 +20,7 @@ import numpy as np
 from ...core.read_record import Irrelevant
 from ...core.strict_json import Json, shown
 from ...errors import Place
-from ...layouts.activations import ACTIVATIONS_KEY, ActivationQuantization
+from ...layouts.activations import ActivationQuantization
 from ...layouts.base import FLOAT_DTYPES
 from ...layouts.small_floats import BlockScaledFloat8Layout
 from ...layouts.tensors import InferenceTensor
@@ -96,7 +96,6 @@ class FineGrainedFp8Format:
         metadata = {
             "block_shape": list(block),
             "format": FLOAT8_FORMATS[weight.dtype.name],
-            ACTIVATIONS_KEY: self._activations(layer).record,
         }
         planes = {"d": scales, "qs": weight.view(np.uint8)}
         return PackedTensor(
@@ -105,6 +104,7 @@ class FineGrainedFp8Format:
             "FP8",
             {"weight": weight, "weight_scale_inv": scales},
             lambda: BlockScaledFloat8Layout(weight.shape, planes, metadata),
+            self._activations(layer),
         )
 
     def _activations(self, layer: Layer) -> ActivationQuantization:

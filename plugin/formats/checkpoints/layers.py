@@ -11,6 +11,7 @@ import numpy as np
 from ...core.read_record import ReadRecord, TrackedItems
 from ...core.strict_json import shown
 from ...errors import InputError, Place, SubquantError, UnsupportedError
+from ...layouts.activations import ACTIVATIONS_KEY, ActivationQuantization
 from ...layouts.base import FLOAT_DTYPES, QuantizedLayout
 from ...layouts.tensors import (
     InferenceTensor,
@@ -36,6 +37,7 @@ class PackedTensor(QuantizedTensor):
         kind: the format's name, for listings.
         packed: the arrays of the checkpoint, by their last names.
         make_layout: makes the layout of the arrays.
+        activations: the quantization of the layer's input, None for floats.
     """
 
     def __init__(
@@ -45,9 +47,16 @@ class PackedTensor(QuantizedTensor):
         kind: str,
         packed: Mapping[str, Array],
         make_layout: Callable[[], QuantizedLayout],
+        activations: ActivationQuantization | None = None,
     ) -> None:
         super().__init__(name, shape)
         self.kind, self.packed, self._make_layout = kind, dict(packed), make_layout
+        self._activations = activations
+
+    @property
+    def activations(self) -> ActivationQuantization | None:
+        """The quantization of the layer's input; None for floats."""
+        return self._activations
 
     @property
     def size_in_bytes(self) -> int:
@@ -56,7 +65,11 @@ class PackedTensor(QuantizedTensor):
 
     def unpack(self) -> QuantizedLayout:
         """The layout, of planes that are made at each call."""
-        return self._make_layout()
+        layout = self._make_layout()
+        if self._activations is None:
+            return layout
+        metadata = layout.metadata | {ACTIVATIONS_KEY: self._activations.record}
+        return type(layout)(layout.shape, layout.planes, metadata)
 
     def outline(self) -> PlanarQuantizedTensor:
         """Return a tensor of the same layout with other elements, which takes no memory."""

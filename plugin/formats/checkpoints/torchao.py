@@ -24,7 +24,7 @@ import numpy as np
 from ...core.read_record import Irrelevant
 from ...core.strict_json import Json, parse_object, shown
 from ...errors import Place, UnsupportedError
-from ...layouts.activations import ACTIVATIONS_KEY, ActivationQuantization
+from ...layouts.activations import ActivationQuantization
 from ...layouts.base import FLOAT_DTYPES
 from ...layouts.scaled import BlockAffineLayout, BlockScaledI4Layout, TensorScaledLayout
 from ...layouts.small_floats import BlockScaledFloat8Layout
@@ -153,19 +153,17 @@ def _integers(layer: Layer, attributes: Settings) -> PackedTensor:
     grid = (qdata.shape[0] // block[0], qdata.shape[1] // block[1])
     scales = _per_block(layer, "scale", grid, *FLOAT_DTYPES)
     zero_points = _zero_points(layer, grid)
-    metadata = _activation_metadata(layer, attributes)
+    activations = _activations(layer, attributes)
 
     def make_layout() -> TensorScaledLayout | BlockAffineLayout:
         if bits == 8 and grid[1] == 1 and block[0] in (1, qdata.shape[0]):
             planes = {"d": scales, "qs": qdata, "m": zero_points}
-            return TensorScaledLayout(qdata.shape, planes, metadata)
-        layout = BlockAffineLayout.of(qdata, scales, zero_points, block, StorageType(bits, True))
-        return BlockAffineLayout(layout.shape, layout.planes, layout.metadata | metadata)
+            return TensorScaledLayout(qdata.shape, planes)
+        return BlockAffineLayout.of(qdata, scales, zero_points, block, StorageType(bits, True))
 
-    arrays = {"qdata": qdata, "scale": scales}
-    return PackedTensor(
-        f"{layer.name}.weight", qdata.shape, f"torchao int{bits}", arrays, make_layout
-    )
+    arrays, kind = {"qdata": qdata, "scale": scales}, f"torchao int{bits}"
+    name = f"{layer.name}.weight"
+    return PackedTensor(name, qdata.shape, kind, arrays, make_layout, activations)
 
 
 def _bits(attributes: Settings) -> int:
@@ -221,7 +219,6 @@ def _float8(layer: Layer, attributes: Settings) -> PackedTensor:
     grid = (qdata.shape[0] // block[0], qdata.shape[1] // block[1])
     scales = _per_block(layer, "scale", grid, *FLOAT_DTYPES)
     metadata = {"block_shape": block, "format": FLOAT8_FORMATS[qdata.dtype.name]}
-    metadata |= _activation_metadata(layer, attributes)
     planes = {"d": scales, "qs": qdata.view(np.uint8)}
     return PackedTensor(
         f"{layer.name}.weight",
@@ -229,13 +226,8 @@ def _float8(layer: Layer, attributes: Settings) -> PackedTensor:
         "FP8",
         {"qdata": qdata, "scale": scales},
         lambda: BlockScaledFloat8Layout(qdata.shape, planes, metadata),
+        _activations(layer, attributes),
     )
-
-
-def _activation_metadata(layer: Layer, attributes: Settings) -> dict[str, Json]:
-    """Return the metadata of activations, none for floats."""
-    activations = _activations(layer, attributes)
-    return {} if activations is None else {ACTIVATIONS_KEY: activations.record}
 
 
 def _activations(layer: Layer, attributes: Settings) -> ActivationQuantization | None:
