@@ -48,9 +48,16 @@ import transformers
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from huggingface_folders import architectures, bits_and_bytes, compressed, gptq, torch_ao  # noqa: E402
+from huggingface_folders import (  # noqa: E402
+    architectures,
+    bits_and_bytes,
+    compressed,
+    fine_grained_fp8,
+    gptq,
+    torch_ao,
+)
 
-FAMILIES = (architectures, compressed, bits_and_bytes, torch_ao, gptq)
+FAMILIES = (architectures, compressed, bits_and_bytes, torch_ao, fine_grained_fp8, gptq)
 """Modules with a table ``FOLDERS``: the function that writes the folder of each name."""
 
 
