@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,15 +42,24 @@ def relative_error(actual: Array, reference: Array) -> float:
     return float(differences.max())
 
 
-def numpy_logits(folder: Path, tokens: list[int]) -> Array:
-    """Return the logits after each token by the forward pass in NumPy, with an f32 cache."""
+def numpy_logits(folder: Path, tokens: list[int], *, rounds_activations: bool = False) -> Array:
+    """Return the logits after each token by the forward pass in NumPy, with an f32 cache.
+
+    Args:
+        rounds_activations: round the inputs of layers as the checkpoint asks for.
+    """
     source = open_model(folder)
-    c: Configuration = source.configuration
-    weights = Theta({name: _float(name, tensor) for name, tensor in source.tensors.items()})
+    c: Configuration = replace(source.configuration, quantizes_activations=rounds_activations)
+    prepare = _as_it_is if rounds_activations else _float
+    weights = Theta({name: prepare(name, tensor) for name, tensor in source.tensors.items()})
     zeros = np.zeros((len(tokens), c.kv_heads, c.size), np.float32)
     x = embed(c, weights, np.array(tokens, np.int32))
     x, _ = run_blocks(c, weights, x, np.int32(0), [Cache(zeros, zeros)] * c.blocks)
     return np.asarray(logits(c, weights, x))
+
+
+def _as_it_is(name: str, tensor: Any) -> Any:
+    return tensor if isinstance(tensor, QuantizedTensor) else _float(name, tensor)
 
 
 def _float(name: str, tensor: Any) -> PrimitiveTensor:

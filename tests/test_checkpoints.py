@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from checkpoints import FOLDERS, changed_copy, expected, numpy_logits, relative_error
 from gguf_of_checkpoint import write_gguf
 from subquant.cli import main
-from subquant.errors import InputError, SubquantError, UnsupportedError
+from subquant.errors import InputError, SubquantError, UnsupportedError, UsageError
 from subquant.models import load
 from subquant.models.source import open_model
 
@@ -38,6 +38,39 @@ def test_configurations_of_earlier_versions(name: str, tmp_path: Path) -> None:
     (folder / "config.json").write_bytes((folder / "config_4x.json").read_bytes())
     (folder / "config_4x.json").unlink()
     assert open_model(folder).configuration == open_model(FOLDERS / name).configuration
+
+
+ROUNDING = ["compressed_fp8_block", "compressed_fp8_dynamic", "compressed_fp8_static",
+            "compressed_mxfp4", "compressed_nvfp4", "compressed_w8a8_dynamic",
+            "compressed_w8a8_static", "compressed_w8a8_static_asymmetric", "torchao_int8_dynamic",
+            "torchao_intx4_dynamic"]  # fmt: skip
+"""Checkpoints that ask for rounded inputs of layers."""
+TIES = {"compressed_w8a8_dynamic": 5e-3, "torchao_int8_dynamic": 2e-2}
+"""Tolerances where the least element of a token is a tie, -127.5 steps: its last bit decides."""
+
+
+def quantized_logits(name: str) -> tuple[list[int], Any]:
+    """Return tokens, and the logits of the library's own quantized forward pass."""
+    arrays = np.load(FOLDERS / name / "expected.npz")
+    return arrays["tokens"].tolist(), arrays["logits_quantized"]
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+def test_logits_with_rounded_activations(name: str) -> None:
+    tokens, reference = quantized_logits(name)
+    actual = numpy_logits(FOLDERS / name, tokens, rounds_activations=True)
+    assert relative_error(actual, reference) < TIES.get(name, 3e-6)
+
+
+@pytest.mark.parametrize("name", ["compressed_w8a8_static", "compressed_fp8_dynamic"])
+def test_compiled_logits_with_rounded_activations(name: str) -> None:
+    """The default of a checkpoint that asks for rounded inputs."""
+    tokens, reference = quantized_logits(name)
+    session = load(FOLDERS / name, context=64, kv_cache="f32").session()
+    actual = [session.prompt(tokens[:20]), *(session.next(token) for token in tokens[20:])]
+    assert relative_error(np.stack(actual), reference[19:]) < 2e-2
+    with pytest.raises(UsageError, match="the model says nothing of activations"):
+        load(FOLDERS / "llama", activations="checkpoint")
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "phi3"])

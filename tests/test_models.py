@@ -6,6 +6,7 @@ import gc
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from subquant.models import Session, loading
 from subquant.models.configuration import Configuration
 from subquant.models.interface import Shape, empty_caches
 from subquant.models.module import write_module
+from subquant.models.source import open_model
 from subquant.runtime import Device, Executable
 from subquant.weights.sources import open_weights
 from transformer_oracle import Oracle
@@ -391,12 +393,12 @@ def test_contexts_that_are_refused(model_file: Path, tmp_path: Path, context: in
 
 
 def test_positions_are_integers_of_32_bits(model_file: Path) -> None:
-    source = open_weights(model_file)
+    source = open_model(model_file)
     name = f"{source.properties['general.architecture']}.context_length"
     properties = {**source.properties, name: 2**62}
-    configuration = Configuration.of(properties, source.theta.flatten())
+    configuration = Configuration.of(properties, source.tensors)
     with pytest.raises(UsageError, match=r"is 2,147,483,648, expected 1 to 1,073,741,824$"):
-        loading._shape(configuration, 2**31)
+        loading._shape(replace(source, configuration=configuration), 2**31, "f16")
 
 
 def test_a_folder_that_cannot_be_written(model_file: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from ..core.option_fields import Activations, KvCache
+from ..core.option_fields import KvCache, ModelActivations
 from ..errors import InputError
 from ..isolation.command import exit_on_signals
 from .console import read_model, shown_name
@@ -35,10 +35,9 @@ model_options = stacked(
         ),
         click.option(
             "--activations",
-            type=click.Choice(get_args(Activations)),
-            default="int8",
-            show_default=True,
-            help="Activations of products with block-quantized weights.",
+            type=click.Choice(get_args(ModelActivations)),
+            help="Inputs of linear layers: rounded as the checkpoint asks for, or quantized by "
+            "blocks, or floats.  [default: checkpoint if it asks for it, else int8]",
         ),
         click.option(
             "--kv-cache",

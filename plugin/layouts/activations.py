@@ -43,6 +43,7 @@ class ActivationQuantization:
             stack of matrices these, and `global_scale`, may be lists with one for each.
         scale_type: the type that the scales of groups are rounded to; None for floats.
         global_scale: divides the scales of groups (NVFP4); None for 1.
+        uses_reciprocal: inputs are multiplied by the reciprocal of the scale, rounded to f32.
         outlier_threshold: inputs of this magnitude or more stay floats (LLM.int8); None for none.
     """
 
@@ -55,6 +56,7 @@ class ActivationQuantization:
     zero_point: int | list[int] = 0
     scale_type: str | None = None
     global_scale: float | list[float] | None = None
+    uses_reciprocal: bool = False
     outlier_threshold: float | None = None
 
     def __post_init__(self) -> None:
@@ -78,6 +80,7 @@ class ActivationQuantization:
             ),
             ("is_dynamic", "true or false", isinstance(self.is_dynamic, bool)),
             ("is_symmetric", "true or false", isinstance(self.is_symmetric, bool)),
+            ("uses_reciprocal", "true or false", isinstance(self.uses_reciprocal, bool)),
             (
                 "scale",
                 "a number above 0 for static quantization, none otherwise",

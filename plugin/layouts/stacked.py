@@ -126,8 +126,9 @@ class StackedTensor(QuantizedTensor):
 
     @property
     def activations(self) -> ActivationQuantization | None:
-        """The quantization of activations; its numbers are those of the first tensor."""
-        return self._tensors[0].activations
+        """The quantization of activations, with lists of numbers in which tensors differ."""
+        records = [each.activations.record for each in self._tensors if each.activations]
+        return ActivationQuantization.of_record(stacked(records)) if records else None
 
     def unpack(self) -> QuantizedLayout:
         """The layout, of planes that are stacked at each call."""
@@ -147,9 +148,10 @@ class StackedTensor(QuantizedTensor):
             name: np.broadcast_to(plane, (len(self._tensors), *plane.shape))
             for name, plane in _with_rank(layout).items()
         }
-        return PlanarQuantizedTensor(
-            type(layout)(self.shape, planes, _stacked_metadata([layout])), self.name
-        )
+        metadata, activations = _stacked_metadata([layout]), self.activations
+        if activations is not None:
+            metadata[ACTIVATIONS_KEY] = activations.record
+        return PlanarQuantizedTensor(type(layout)(self.shape, planes, metadata), self.name)
 
 
 def _check_alike(first: QuantizedLayout, layout: QuantizedLayout, name: str) -> None:

@@ -76,6 +76,7 @@ class Configuration:
         norm_offset: added to the weights of norms.
         unrotated_blocks: the numbers of blocks without rotary embeddings.
         experts: the mixture of experts, or None.
+        quantizes_activations: inputs of linear layers are rounded as the checkpoint asks for.
     """
 
     architecture: str
@@ -105,6 +106,7 @@ class Configuration:
     norm_offset: float = 0.0
     unrotated_blocks: frozenset[int] = frozenset()
     experts: Experts | None = None
+    quantizes_activations: bool = False
 
     @classmethod
     def of(

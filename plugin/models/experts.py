@@ -26,9 +26,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..layouts import BlockLayout, QuantizedTensor
+from ..errors import UnsupportedError
+from ..layouts import BlockLayout, InferenceTensor, QuantizedLayout, QuantizedTensor
 from ..numerics.array_functions import is_known, over_time, scatter, take
 from ..numerics.element_types import AnyArray
+from ..ops.activations import quantize_activations
 from ..ops.linear import chosen_linear, linear
 from .configuration import Experts
 
@@ -63,11 +65,23 @@ def route(experts: Experts, theta: Any, x: AnyArray) -> Routes:
 
 
 def mix_experts(
-    experts: Experts, theta: Any, x: AnyArray, activation: Callable[[AnyArray], AnyArray]
+    experts: Experts,
+    theta: Any,
+    x: AnyArray,
+    activation: Callable[[AnyArray], AnyArray],
+    *,
+    quantizes: bool = False,
 ) -> AnyArray:
-    """Return the sums of the results of the chosen experts for tokens ``[T, width]``."""
+    """Return the sums of the results of the chosen experts for tokens ``[T, width]``.
+
+    Args:
+        quantizes: inputs of layers are rounded as the weights ask for.
+
+    Raises:
+        UnsupportedError: the experts of a block round their inputs with scales of their own.
+    """
     routes = route(experts, theta, x)
-    layers = _Layers(theta, activation)
+    layers = _Layers(theta, activation, quantizes)
     tokens, chosen = routes.choices.shape
     if tokens == 1 or not (is_known(x) or layers.are_blockwise):
         return _one_by_one(layers, routes, x)
@@ -99,8 +113,10 @@ def _one_by_one(layers: _Layers, routes: Routes, x: AnyArray) -> AnyArray:
 class _Layers:
     """The feed-forward layers of a block's experts."""
 
-    def __init__(self, theta: Any, activation: Callable[[AnyArray], AnyArray]) -> None:
-        self._theta, self._activation = theta, activation
+    def __init__(
+        self, theta: Any, activation: Callable[[AnyArray], AnyArray], quantizes: bool
+    ) -> None:
+        self._theta, self._activation, self._quantizes = theta, activation, quantizes
 
     @property
     def are_blockwise(self) -> bool:
@@ -121,11 +137,25 @@ class _Layers:
 
     def _project(self, name: str, x: AnyArray, choices: AnyArray) -> AnyArray:
         theta = self._theta(name)
-        result = chosen_linear(x, theta.tensor("weight"), choices)
+        weight = theta.tensor("weight")
+        result = chosen_linear(self._rounded(x, weight), weight, choices)
         scale = theta.optional_tensor("scale")
         if scale is None:
             return result
         return result * take(scale.array.astype(np.float32), choices)[:, None, None]
+
+    def _rounded(self, x: AnyArray, weight: InferenceTensor) -> AnyArray:
+        """Round rows as a weight asks for."""
+        settings = weight.activations if isinstance(weight, QuantizedTensor) else None
+        if settings is None or not self._quantizes:
+            return x
+        if any(isinstance(value, list) for value in vars(settings).values()):
+            raise UnsupportedError(
+                "experts round their inputs with scales of their own, which is not supported; use "
+                "float activations"
+            )
+        rows = quantize_activations(x.reshape((-1, x.shape[-1])), settings)
+        return (rows.dequant() if isinstance(rows, QuantizedLayout) else rows).reshape(x.shape)
 
 
 class _Groups(NamedTuple):

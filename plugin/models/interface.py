@@ -28,18 +28,22 @@ class Shape:
         context: the maximum number of tokens in the caches.
         pieces: batch sizes of prompt evaluation, descending.
         kv_cache: the storage of keys and values.
+        rounds_activations: inputs of linear layers are rounded as the checkpoint asks for.
     """
 
     context: int
     pieces: tuple[int, ...] = (128, 16)
     kv_cache: KvCache = "f16"
+    rounds_activations: bool = False
 
     @classmethod
-    def of_context(cls, context: int, kv_cache: KvCache = "f16") -> Shape:
+    def of_context(
+        cls, context: int, kv_cache: KvCache = "f16", rounds_activations: bool = False
+    ) -> Shape:
         """Return the default batch sizes, without those that no prompt fills by half."""
         longest, *shorter = cls.pieces
         pieces = (longest, *shorter) if longest < 2 * context else tuple(shorter)
-        return cls(context, pieces, kv_cache)
+        return cls(context, pieces, kv_cache, rounds_activations)
 
     @property
     def rows(self) -> int:

@@ -19,14 +19,13 @@ from ..compiler.compile_options import CompileOptions
 from ..compiler.keys import Key, key_of_source
 from ..compiler.store_files import PinnedBlob
 from ..core.files import write_atomically
-from ..core.option_fields import Activations, KvCache
+from ..core.option_fields import KvCache, ModelActivations
 from ..errors import InputError, Place, SubquantError, UsageError
 from ..isolation.client import ChildEnded, call
 from ..numerics.cache_formats import CacheFormat
 from ..numerics.element_types import Array
 from ..runtime import Device, Executable
 from .chat import ChatTemplate, Message
-from .configuration import Configuration
 from .generation import Generation
 from .interface import MOST_CONTEXT, SCOPE, Shape
 from .sampling import Sampling
@@ -149,7 +148,7 @@ def load(
     device: Device | str = "llvm-cpu",
     threads: int | None = None,
     context: int | None = None,
-    activations: Activations = "int8",
+    activations: ModelActivations | None = None,
     kv_cache: KvCache = "f16",
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -162,7 +161,9 @@ def load(
             of Hugging Face: its folder, with ``config.json``, safetensors and ``tokenizer.json``.
         context: the maximum number of tokens of a session; by default the model's, at most
             `DEFAULT_CONTEXT`.
-        activations: the type of activations in blockwise GEMMs; ``int8`` is the fastest.
+        activations: ``checkpoint`` rounds the inputs of layers as the checkpoint asks for; with
+            ``int8`` and ``float`` no layer does, and these are the activations of blockwise GEMMs.
+            By default ``checkpoint`` if it asks for any, else ``int8``, which is the fastest.
         kv_cache: the storage of keys and values in the cache of a session.
         cache: the folder of the cache; by default `subquant.compiler.cache.default_cache`.
         check: called with the model before it is compiled, when it has a tokenizer and no sessions;
@@ -177,19 +178,20 @@ def load(
     where = Device.of(device, threads)
     folder = Path(cache) if cache is not None else default_cache()
     source = open_model(path)
-    for text, count in source.activations().items():
+    shape = _shape(source, context, kv_cache, activations)
+    for text, count in source.activations().items() if not shape.rounds_activations else ():
         notify(
             f"the inputs of {count} layers are not rounded to {text}, as the checkpoint asks for; "
             f"activations are {activations}"
         )
-    shape = _shape(source.configuration, context, kv_cache)
     model = Model(source, shape)
     if check is not None:
         check(model)
+    is_int8 = activations in (None, "int8") and not shape.rounds_activations
     options = CompileOptions(
         target="vulkan" if where.is_vulkan else "llvm-cpu",
         vulkan_target=where.vulkan_target if where.is_vulkan else "generic",
-        activations=activations,
+        activations="int8" if is_int8 else "float",
     )
     result = _cached_or_compiled(Path(path), shape, options, folder, notify)
     archive = result.parameters
@@ -264,7 +266,7 @@ def emit(
         SubquantError: as `load`.
     """
     source = open_model(path)
-    shape = _shape(source.configuration, context, kv_cache)
+    shape = _shape(source, context, kv_cache)
     notify = progress or (lambda step: None)
     from .module import write_module
 
@@ -287,6 +289,7 @@ def _program(path: str | os.PathLike[str], shape: Shape, notify: Progress) -> by
         "path": os.fspath(path),
         "context": shape.context,
         "kv_cache": shape.kv_cache,
+        "rounds_activations": shape.rounds_activations,
     }
     try:
         _, [program] = call(
@@ -300,13 +303,24 @@ def _program(path: str | os.PathLike[str], shape: Shape, notify: Progress) -> by
     return program
 
 
-def _shape(configuration: Configuration, context: int | None, kv_cache: KvCache = "f16") -> Shape:
+def _shape(
+    source: ModelSource,
+    context: int | None,
+    kv_cache: KvCache,
+    activations: ModelActivations | None = None,
+) -> Shape:
     """Return the sizes of a program; errors as `load`."""
     CacheFormat.named(kv_cache)  # or it raises
+    configuration, rounds = source.configuration, bool(source.activations())
+    if activations == "checkpoint" and not rounds:
+        raise UsageError(
+            "the model says nothing of activations; expected int8 or float, not checkpoint"
+        )
+    rounds = rounds and activations in (None, "checkpoint")
     if context is None:
-        return Shape.of_context(min(configuration.context, DEFAULT_CONTEXT), kv_cache)
+        return Shape.of_context(min(configuration.context, DEFAULT_CONTEXT), kv_cache, rounds)
     most = min(configuration.context, MOST_CONTEXT)
     if not 1 <= context <= most:
         made_for = ", which the model was made for" if most == configuration.context else ""
         raise UsageError(f"the context is {context:,}, expected 1 to {most:,}{made_for}")
-    return Shape.of_context(context, kv_cache)
+    return Shape.of_context(context, kv_cache, rounds)

@@ -34,6 +34,7 @@ them, and the caches have spare rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,7 @@ def write_module(
     configuration: Configuration, tensors: Mapping[str, InferenceTensor], shape: Shape
 ) -> ir.Module:
     """Write a model's program in a context of its own; UnsupportedError for a tensor's type."""
+    configuration = replace(configuration, quantizes_activations=shape.rounds_activations)
     with create_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -93,7 +95,9 @@ def program(
     """
     steps("write the program")
     source = open_model(arguments["path"], lists=False)
-    shape = Shape.of_context(arguments["context"], arguments["kv_cache"])
+    shape = Shape.of_context(
+        arguments["context"], arguments["kv_cache"], arguments["rounds_activations"]
+    )
     return None, [bytecode_of(write_module(source.configuration, source.tensors, shape))]
 
 

@@ -23,9 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..layouts import QuantizedTensor
 from ..numerics.array_functions import put_slice
 from ..numerics.attention import attend
 from ..numerics.element_types import AnyArray
+from ..ops.activations import quantize_activations
 from ..ops.layers import Embedding
 from ..ops.linear import linear
 from ..ops.others import add, multiply, rms_norm, silu
@@ -54,7 +56,9 @@ def embed(configuration: Configuration, weights: Weights, tokens: AnyArray) -> A
 def logits(configuration: Configuration, weights: Weights, x: AnyArray) -> AnyArray:
     """Return the logits ``[T, vocabulary]`` of the last block's results."""
     normed = normalize(configuration, weights("output_norm"), x)
-    result = project(weights("token_embd" if configuration.tied else "output"), normed)
+    result = project(
+        configuration, weights("token_embd" if configuration.tied else "output"), normed
+    )
     if not configuration.logit_softcap:
         return result
     softcap = np.float32(configuration.logit_softcap)
@@ -69,15 +73,20 @@ def normalize(configuration: Configuration, theta: Any, x: AnyArray) -> AnyArray
     return rms_norm(x, weight, epsilon=configuration.epsilon)
 
 
-def project(theta: Any, x: AnyArray) -> AnyArray:
+def project(configuration: Configuration, theta: Any, x: AnyArray) -> AnyArray:
     """Return ``scale * (x @ weight.T) + bias`` of ``x [T, K]``, with the layer's scale and bias.
 
-    A scale is a number for the whole weight, beside the block scales of NVFP4.
+    A scale is a number for the whole weight, beside the block scales of NVFP4. The input is rounded
+    as the weight's settings say, if the configuration asks for it.
     """
     scale, bias = theta.optional_tensor("scale"), theta.optional_tensor("bias")
+    weight = theta.tensor("weight")
+    if configuration.quantizes_activations and isinstance(weight, QuantizedTensor):
+        settings = weight.activations
+        x = x if settings is None else quantize_activations(x, settings)
     if scale is None:
-        return linear(x, theta.tensor("weight"), bias)
-    scaled = multiply(linear(x, theta.tensor("weight")), scale)
+        return linear(x, weight, bias)
+    scaled = multiply(linear(x, weight), scale)
     return scaled if bias is None else add(scaled, bias)
 
 
@@ -147,13 +156,15 @@ class _Block:
         return self._norm(name, x) if self.configuration.post_norms else x
 
     def _linear(self, name: str, x: AnyArray) -> AnyArray:
-        return project(self.theta(name), x)
+        return project(self.configuration, self.theta(name), x)
 
     def _feed_forward(self, x: AnyArray) -> AnyArray:
         c = self.configuration
         activation = gelu if c.activation == "gelu" else silu
         if self.experts is not None:
-            return mix_experts(self.experts, self.theta, x, activation)
+            return mix_experts(
+                self.experts, self.theta, x, activation, quantizes=c.quantizes_activations
+            )
         if c.fused:
             both = self._linear("ffn_up", x)
             gate, up = both[:, : c.hidden], both[:, c.hidden :]

@@ -58,7 +58,17 @@ def _with_bias(result: AnyArray, bias: Operand) -> AnyArray:
 
 
 def _takes_affine(x: Operand, w: Operand, bias: Operand = None) -> bool:
-    return _fits(x, w, bias) and is_affine(x, None) and is_affine(w, 0)
+    return _fits(x, w, bias) and is_affine(x, _row_axis(x)) and is_affine(w, 0)
+
+
+def _row_axis(x: Operand) -> int | None:
+    """The axis of a matrix along which the scales of the left operand may differ."""
+    return 0 if isinstance(x, QuantizedLayout) and len(x.shape) == 2 else None
+
+
+def _of_rows(numbers: AnyArray) -> AnyArray:
+    """Numbers of rows, one for each, as a column."""
+    return numbers.reshape((-1, 1)) if numbers.ndim else numbers
 
 
 @linear.implementation("affine", _takes_affine)
@@ -68,7 +78,9 @@ def _affine(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
     qx, qw = x.planes["qs"], w.planes["qs"]
     axis = len(x.shape) - 1
     acc = contract(qx, qw, ((axis,), (1,)), dtype=dtype)
-    mx, mw = offsets(x, None, dtype), offsets(w, 0, dtype)
+    rows = _row_axis(x)
+    mx, mw = offsets(x, rows, dtype), offsets(w, 0, dtype)
+    mx = None if mx is None else _of_rows(mx)
     if mx is not None:
         acc = acc - mx * qw.astype(dtype).sum(axis=1, dtype=dtype)
     if mw is not None:
@@ -76,7 +88,7 @@ def _affine(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
         acc = acc - accumulators * mw
     if mx is not None and mw is not None:
         acc = acc + mx * mw * dtype.type(depth)
-    scales = scales_along(x, None) * scales_along(w, 0)
+    scales = _of_rows(scales_along(x, rows)) * scales_along(w, 0)
     return _with_bias(acc.astype(np.float32) * scales, bias)
 
 

@@ -231,12 +231,13 @@ def _float8(layer: Layer, attributes: Settings) -> PackedTensor:
 
 
 def _activations(layer: Layer, attributes: Settings) -> ActivationQuantization | None:
+    """Return the quantization of the inputs, None for floats."""
     name = attributes.get("activation_quantization")
     if name is not None:  # an enumeration, or its value
         value = name.get("_data") if isinstance(name, dict) else name
         if str(value).lower() != "int8_asym_per_token":
             raise attributes.unsupported("activation_quantization", "int8_asym_per_token")
-        return ActivationQuantization("i8", is_symmetric=False)
+        return ActivationQuantization("i8", is_symmetric=False, uses_reciprocal=True)
     whole = attributes.part("act_quant_kwargs")
     if whole is None:
         return None
@@ -261,7 +262,9 @@ def _activations(layer: Layer, attributes: Settings) -> ActivationQuantization |
         mapping.finish()
     settings.finish()
     if not layer.has(f"{_PREFIX}act_quant_scale"):
-        return ActivationQuantization(kind, scope, is_symmetric=is_symmetric)
+        return ActivationQuantization(
+            kind, scope, is_symmetric=is_symmetric, uses_reciprocal=kind == "i8"
+        )
     scale = layer.scalar(f"{_PREFIX}act_quant_scale")
     zero_point = 0
     if layer.has(f"{_PREFIX}act_quant_zero_point"):
@@ -271,7 +274,7 @@ def _activations(layer: Layer, attributes: Settings) -> ActivationQuantization |
         )
     return ActivationQuantization(
         kind, "tensor", is_dynamic=False, is_symmetric=is_symmetric, scale=scale,
-        zero_point=zero_point,
+        zero_point=zero_point, uses_reciprocal=kind == "i8",
     )  # fmt: skip
 
 
