@@ -46,7 +46,7 @@ class _TableLayout(QuantizedLayout):
         is_table = isinstance(table, list) and len(table) == _LEVELS
         is_valid = is_table and all(type(n) is int and -128 <= n <= 127 for n in table or ())
         if self.HAS_FLOATS and is_table and not is_valid:
-            is_valid = all(type(n) is float and np.float32(n) == n for n in table or ())
+            is_valid = all(type(n) is float and float(np.float32(n)) == n for n in table or ())
         if not is_valid:
             floats = ", or of floats of f32" if self.HAS_FLOATS else ""
             raise InputError(

@@ -38,7 +38,11 @@ class TensorScaledLayout(QuantizedLayout):
     def check(self) -> None:
         """Check that the planes broadcast to the shape, and the factor."""
         factor = self.factor
-        if type(factor) is not float or not 0 < factor < np.inf or np.float32(factor) != factor:
+        if (
+            type(factor) is not float
+            or not 0 < factor < np.inf
+            or float(np.float32(factor)) != factor
+        ):
             raise InputError(
                 f"'factor' of {self.name} must be a number of f32 above 0, got {factor!r}"
             )

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..numerics.array_functions import take
 from ..numerics.element_types import AnyArray
 from ..numerics.small_floats import SMALL_FLOATS, SmallFloat
 from .base import FLOAT_DTYPES, QuantizedLayout
@@ -87,5 +86,6 @@ def _times_blocks(elements: AnyArray, scales: AnyArray, sizes: Sequence[int]) ->
         return (elements.reshape(grouped) * scales.reshape(spread)).reshape(shape)
     for axis, (size, extent) in enumerate(zip(sizes, shape, strict=True)):
         if size > 1:  # the last block of the axis may be shorter
-            scales = take(scales, np.arange(extent, dtype=np.int32) // np.int32(size), axis=axis)
+            whole = np.repeat(scales, size, axis=axis)
+            scales = whole[(*(slice(None),) * axis, slice(0, extent))]
     return elements * scales
