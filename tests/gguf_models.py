@@ -139,6 +139,57 @@ class TinyModel:
         return Path(path)
 
 
+@dataclass(frozen=True)
+class MoeModel:
+    """A Qwen3-MoE of random weights with one block, whose experts have the type `kind`."""
+
+    kind: str = "Q4_0"
+    width: int = 512
+    hidden: int = 256
+    experts: int = 16
+    chosen: int = 4
+    seed: int = 0
+
+    def write(self, path: str | Path) -> Path:
+        """Write the file; the weights beside experts are of the type Q8_0, the router is F32."""
+        rng, size, heads, kv_heads = np.random.default_rng(self.seed), 64, 4, 2
+        properties: dict[str, Any] = {
+            "block_count": 1, "context_length": 64, "embedding_length": self.width,
+            "feed_forward_length": self.hidden * self.chosen, "attention.head_count": heads,
+            "attention.head_count_kv": kv_heads, "attention.key_length": size,
+            "attention.value_length": size, "attention.layer_norm_rms_epsilon": 1e-6,
+            "rope.freq_base": 10_000.0, "expert_count": self.experts,
+            "expert_used_count": self.chosen, "expert_feed_forward_length": self.hidden,
+        }  # fmt: skip
+        writer = gguf.GGUFWriter(path, "qwen3moe")
+        add_properties(writer, {f"qwen3moe.{key}": value for key, value in properties.items()})
+        write_vocabulary(writer, "gpt2")
+        for name, count in (
+            ("output_norm", self.width), ("blk.0.attn_norm", self.width),
+            ("blk.0.ffn_norm", self.width), ("blk.0.attn_q_norm", size),
+            ("blk.0.attn_k_norm", size),
+        ):  # fmt: skip
+            writer.add_tensor(f"{name}.weight", _vector(rng, name, count))
+        inner, outer = (self.hidden, self.width), (self.width, self.hidden)
+        shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+            "token_embd": ("Q8_0", (len(tokens_of("gpt2")), self.width)),
+            "blk.0.attn_q": ("Q8_0", (heads * size, self.width)),
+            "blk.0.attn_k": ("Q8_0", (kv_heads * size, self.width)),
+            "blk.0.attn_v": ("Q8_0", (kv_heads * size, self.width)),
+            "blk.0.attn_output": ("Q8_0", (self.width, heads * size)),
+            "blk.0.ffn_gate_inp": ("F32", (self.experts, self.width)),
+            "blk.0.ffn_gate_exps": (self.kind, (self.experts, *inner)),
+            "blk.0.ffn_up_exps": (self.kind, (self.experts, *inner)),
+            "blk.0.ffn_down_exps": (self.kind, (self.experts, *outer)),
+        }
+        for name, (kind, (*leading, depth)) in shapes.items():
+            data = random_weight(rng, (int(np.prod(leading)), depth), kind)
+            raw = None if kind in ("F32", "F16") else gguf.GGMLQuantizationType[kind]
+            writer.add_tensor(f"{name}.weight", data.reshape((*leading, -1)), raw_dtype=raw)
+        write_file(writer)
+        return Path(path)
+
+
 def write_file(writer: gguf.GGUFWriter) -> None:
     """Write all that the writer got to its file, and close it."""
     writer.write_header_to_file()

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gguf
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from checkpoints import FOLDERS, changed_copy, expected, numpy_logits, relative_error
-from gguf_models import add_properties, write_file
+from gguf_models import MoeModel, add_properties, write_file
+from packed_checkpoints import GPTQ, checkpoint, packed_layer
 from subquant.errors import InputError, SubquantError, UnsupportedError
-from subquant.models import experts, load
+from subquant.formats.irpa import Archive
+from subquant.models import experts, load, loading
 from subquant.models.configuration import Experts
 from subquant.models.source import open_model
+from subquant.weights.sources import open_weights
 
 NAMES = ["mixtral", "qwen3_moe"]
 Array = np.ndarray[Any, Any]
@@ -300,3 +307,126 @@ def test_wrong_configurations(case: str, tmp_path: Path) -> None:
         open_model(folder)
     assert message in str(error.value)
     assert str(folder) in str(error.value)
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+def test_emitted_parameters_are_stacked(tmp_path: Path) -> None:
+    module, archive = tmp_path / "model.mlir", tmp_path / "model.irpa"
+    loading.emit(FOLDERS / "mixtral", module, archive, context=24)
+    names = set(re.findall(r'parameter\.named<"model"::"([^"]+)">', module.read_text()))
+    arrays = {name: entry for name, entry in Archive(archive).items() if name in names}
+    assert arrays.keys() == names
+    name = "model.layers.0.block_sparse_moe.experts.[0-3].w2.weight"
+    tensors = open_model(FOLDERS / "mixtral").dataset.theta.flatten()
+    apart = [tensors[name.replace("[0-3]", str(n))].arrays for n in range(4)]
+    expected = np.stack([array for each in apart for array in each.values()])
+    np.testing.assert_array_equal(arrays[name].array().view(np.uint16), expected.view(np.uint16))
+
+
+def resident_bytes(path: str) -> int:
+    """Return the bytes of a mapped file that this process has read."""
+    total, is_of_file = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            is_of_file = line.endswith(path)
+        elif is_of_file and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no file system in memory")
+def test_a_token_reads_the_chosen_experts() -> None:
+    """Files in memory are not read ahead: pages are in memory where the program touched them.
+
+    The kernel of Linux maps up to 16 pages around one that is touched.
+    """
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder) / "model.gguf"
+        model = MoeModel(kind="Q4_0", width=512, hidden=512, experts=32, chosen=2)
+        model.write(path)
+        loaded = load(path, context=16, cache=Path(folder) / "cache")
+        archive = loaded._archive
+        assert archive is not None
+        entries = Archive(archive.path)
+        of_experts = sum(entry.length for name, entry in entries.items() if "_exps" in name)
+        passed_by_all = sum(entry.length for entry in entries.values()) - of_experts
+        assert of_experts > 0.9 * (of_experts + passed_by_all)
+        file = os.path.realpath(archive.path)
+        session = loaded.session()
+        before = resident_bytes(file)
+        session.next(5)
+        read = resident_bytes(file) - before
+        chosen = of_experts * 2 // 32
+        matrices = 2 * 3  # of two experts, each of which is surrounded by further pages
+        assert chosen <= read <= chosen + passed_by_all + (matrices + 20) * 2 * 16 * 4096
+        assert read < of_experts / 4
+
+
+# -- packed experts --------------------------------------------------------------------------------
+
+
+def packed_mixtral(folder: Path) -> tuple[Path, Path]:
+    """Write Mixtral with experts of 4 bits by GPTQ, and the same with their float values."""
+    config = json.loads((FOLDERS / "mixtral" / "config.json").read_text())
+    packed: dict[str, Array] = {}
+    floats: dict[str, Array] = {}
+    tensors = open_model(FOLDERS / "mixtral").dataset.theta.flatten()
+    for number, (name, tensor) in enumerate(tensors.items()):
+        if ".experts." not in name:
+            [array] = tensor.arrays.values()
+            packed[name] = floats[name] = np.asarray(array).astype(np.float32)
+            continue
+        outputs, inputs = tensor.shape
+        arrays, *_, reals = packed_layer("gptq", number, inputs, outputs, 32, minus=0x11111111)
+        arrays["l.scales"] = arrays["l.scales"] / np.float16(64)
+        layer = name.removesuffix("weight")
+        packed |= {key.replace("l.", layer, 1): array for key, array in arrays.items()}
+        floats[name] = np.ascontiguousarray(reals / 64, np.float32)
+    folders = folder / "packed", folder / "floats"
+    for each in folders:
+        each.mkdir()
+    return (
+        checkpoint(folders[0], packed, {**config, "quantization_config": GPTQ}),
+        checkpoint(folders[1], floats, config),
+    )
+
+
+def test_packed_experts(tmp_path: Path) -> None:
+    """The cache of f16 is off by 2**-11 of its elements."""
+    packed, floats = packed_mixtral(tmp_path)
+    tokens = expected("mixtral").tokens
+    reference = numpy_logits(floats, tokens)
+    assert relative_error(numpy_logits(packed, tokens), reference) < 2e-6
+    session = load(packed, activations="float", context=32, cache=tmp_path / "cache").session()
+    actual = [session.prompt(tokens[:20]), *(session.next(token) for token in tokens[20:])]
+    assert relative_error(np.stack(actual), reference[19:]) < 2e-3
+
+
+def test_experts_of_several_formats(tmp_path: Path) -> None:
+    packed, floats = packed_mixtral(tmp_path)
+    name = "model.layers.0.block_sparse_moe.experts.2.w1"
+    arrays = {
+        key: np.asarray(array)
+        for tensor in open_weights(floats).theta.flatten().values()
+        for key, array in tensor.arrays.items()
+        if key == f"{name}.weight"
+    }
+    packed_arrays = load_file(packed / "model.safetensors")
+    without_expert = {
+        key: array for key, array in packed_arrays.items() if not key.startswith(f"{name}.")
+    }
+    save_file({**without_expert, **arrays}, packed / "model.safetensors")
+    with pytest.raises(UnsupportedError, match="has another format than") as error:
+        open_model(packed)
+    assert name in str(error.value)
+
+
+def test_an_expert_that_is_missing(tmp_path: Path) -> None:
+    _, floats = packed_mixtral(tmp_path)
+    arrays = load_file(floats / "model.safetensors")
+    del arrays["model.layers.0.block_sparse_moe.experts.1.w3.weight"]
+    save_file(arrays, floats / "model.safetensors")
+    with pytest.raises(InputError, match=r"experts\.N\.w3\.weight', and none with the number 1"):
+        open_model(floats)

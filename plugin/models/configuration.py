@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.read_record import ReadRecord
@@ -40,6 +40,8 @@ class Experts:
         hidden: the inner size of an expert.
         blocks: the numbers of the blocks with experts; others have one feed-forward layer.
         renormalizes: the weights of the chosen experts are divided by their sum.
+        is_grouped: the tokens of a prompt may be grouped by their experts, which pays if a kernel
+            reads the chosen experts of block-quantized weights.
     """
 
     count: int
@@ -47,6 +49,7 @@ class Experts:
     hidden: int
     blocks: frozenset[int]
     renormalizes: bool = True
+    is_grouped: bool = True
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,12 @@ class Configuration:
             fused=kind.fused,
             unrotated_blocks=unrotated_blocks(blocks, kind.unrotated_interval),
         )
+
+    def without_groups(self) -> Configuration:
+        """Return the configuration with `Experts.is_grouped` false."""
+        if self.experts is None:
+            return self
+        return replace(self, experts=replace(self.experts, is_grouped=False))
 
     def has_window(self, block: int) -> bool:
         """Return whether a block attends to the last tokens only."""

@@ -27,7 +27,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UnsupportedError
-from ..layouts import BlockLayout, InferenceTensor, QuantizedLayout, QuantizedTensor
+from ..layouts import (
+    BlockAffineLayout,
+    BlockLayout,
+    InferenceTensor,
+    QuantizedLayout,
+    QuantizedTensor,
+)
 from ..numerics.array_functions import is_known, over_time, scatter, take
 from ..numerics.element_types import AnyArray
 from ..ops.activations import quantize_activations
@@ -83,7 +89,7 @@ def mix_experts(
     routes = route(experts, theta, x)
     layers = _Layers(theta, activation, quantizes)
     tokens, chosen = routes.choices.shape
-    if tokens == 1 or not (is_known(x) or layers.are_blockwise):
+    if tokens == 1 or not (is_known(x) or (experts.is_grouped and layers.are_blockwise)):
         return _one_by_one(layers, routes, x)
     groups = _Groups.of(routes.choices, experts.count)
     rows = take(x, groups.tokens).reshape((*groups.shape, x.shape[1]))
@@ -124,10 +130,7 @@ class _Layers:
         weights = [
             self._theta(f"ffn_{name}_exps").tensor("weight") for name in ("gate", "up", "down")
         ]
-        return all(isinstance(each, QuantizedTensor) for each in weights) and all(
-            isinstance(layout := each.unpack(), BlockLayout) and layout.row_block is not None
-            for each in weights
-        )
+        return all(isinstance(each, QuantizedTensor) and _is_blockwise(each) for each in weights)
 
     def __call__(self, x: AnyArray, choices: AnyArray) -> AnyArray:
         """Return the result of the expert ``choices[b]`` for ``x[b]``, ``[M, width]`` each."""
@@ -156,6 +159,15 @@ class _Layers:
             )
         rows = quantize_activations(x.reshape((-1, x.shape[-1])), settings)
         return (rows.dequant() if isinstance(rows, QuantizedLayout) else rows).reshape(x.shape)
+
+
+def _is_blockwise(tensor: QuantizedTensor) -> bool:
+    layout = tensor.unpack()
+    if isinstance(layout, BlockAffineLayout):
+        layout = layout.in_stored_order()
+    if not isinstance(layout, BlockLayout) or not layout.has_block_form:
+        return False
+    return layout.row_block is not None
 
 
 class _Groups(NamedTuple):

@@ -237,7 +237,7 @@ def _compile(
     try:
         with cache.temporary() as archive:
             executable = compile_to_bytes(
-                _program(path, shape, notify),
+                _program(path, shape, notify, is_vulkan=options.target == "vulkan"),
                 options,
                 cache="",
                 weights={SCOPE: path},
@@ -270,8 +270,9 @@ def emit(
     notify = progress or (lambda step: None)
     from .module import write_module
 
-    text = str(write_module(source.configuration, source.tensors, shape))
-    source.dataset.save(
+    # Any target may compile it, and without kernels grouped tokens copy weights of many experts.
+    text = str(write_module(source.configuration.without_groups(), source.tensors, shape))
+    source.parameters().save(
         archive,
         on_tensor=lambda number, count, tensor: notify(
             f"import {number + 1} of {count}: {tensor.name}"
@@ -283,11 +284,14 @@ def emit(
         raise InputError(f"cannot write '{os.fspath(module)}': {error.strerror or error}") from None
 
 
-def _program(path: str | os.PathLike[str], shape: Shape, notify: Progress) -> bytes:
+def _program(
+    path: str | os.PathLike[str], shape: Shape, notify: Progress, *, is_vulkan: bool
+) -> bytes:
     """The program as bytecode."""
     arguments = {
         "path": os.fspath(path),
         "context": shape.context,
+        "is_vulkan": is_vulkan,
         "kv_cache": shape.kv_cache,
         "rounds_activations": shape.rounds_activations,
     }

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, Place
-from ..layouts import InferenceTensor, QuantizedTensor
+from ..layouts import InferenceTensor, QuantizedTensor, StackedArrays, StackedTensor
 from ..layouts.activations import summary
 from ..weights.sources import open_weights
-from ..weights.theta import Dataset
+from ..weights.theta import Dataset, Theta
 from .chat import ChatTemplate
 from .configuration import Configuration
 from .tokenizer import AnyTokenizer, Tokenizer
@@ -47,6 +47,13 @@ class ModelSource:
             for tensor in self.tensors.values()
             if isinstance(tensor, QuantizedTensor)
         )
+
+    def parameters(self) -> Dataset:
+        """Return the data set of the parameters of the program, in which experts are stacked."""
+        tensors = self.tensors.values()
+        if not any(isinstance(each, (StackedArrays, StackedTensor)) for each in tensors):
+            return self.dataset
+        return Dataset(self.properties, Theta(tensors))
 
     def tokenizer(self) -> AnyTokenizer:
         """Make the tokenizer; errors as its class. Drops a vocabulary from `properties`."""
