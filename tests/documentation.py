@@ -213,7 +213,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             for statement in ast.parse(block.text).body:
-                shown = _comment_after(source, statement)
+                # The comment after a statement.
+                assert statement.end_lineno is not None
+                assert statement.end_col_offset is not None
+                rest = source[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
+                shown = rest.strip().removeprefix("#").strip()
                 if not isinstance(statement, ast.Expr):
                     code = compile(ast.Module([statement], []), block.location, "exec")
                     exec(code, self.names)
@@ -239,14 +243,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     def _run_text(self, block: Block) -> None:
         pass
-
-
-def _comment_after(source: list[str], statement: ast.stmt) -> str:
-    """Return the comment after a statement."""
-    assert statement.end_lineno is not None
-    assert statement.end_col_offset is not None
-    rest = source[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
-    return rest.strip().removeprefix("#").strip()
 
 
 def rewrite(page: Path, folder: Path) -> None:

@@ -301,14 +301,6 @@ def _llama_tokens() -> list[tuple[str, float]]:
     return start + [(piece, -float(number)) for number, piece in enumerate(actual, 1)]
 
 
-def _byte_letters() -> list[str]:
-    """The letter that stands for each byte in vocabularies of the kind ``gpt2``."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    letters = {byte: chr(byte) for byte in shown}
-    return [letters.get(byte) or chr(256 + hidden.index(byte)) for byte in range(256)]
-
-
 def _merges() -> list[tuple[str, str]]:
     actual: dict[tuple[str, str], None] = {}
     for word in _WORDS:
@@ -320,4 +312,8 @@ def _merges() -> list[tuple[str, str]]:
 
 def _gpt2_tokens() -> list[str]:
     joined = dict.fromkeys(left + right for left, right in _merges())
-    return ["<|endoftext|>", "<|im_end|>", *_byte_letters(), *joined]
+    # The letter that stands for each byte in vocabularies of the kind `gpt2`.
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    bytes_ = [chr(n) if n in shown else chr(256 + hidden.index(n)) for n in range(256)]
+    return ["<|endoftext|>", "<|im_end|>", *bytes_, *joined]

@@ -50,7 +50,8 @@ def _write(path: Path, number: int) -> None:
         onnx.save(proto, path, save_as_external_data=number % 2 == 1, location=data,
                   size_threshold=16)  # fmt: skip
     else:
-        text = _program(number)
+        every = [program for program in programs() if program.runs]
+        text = every[number * _STRIDE % len(every)].text("main")
         if number % 50 == 4:
             text = text.replace("return ", "retrun ")
         if kind == ".mlir":
@@ -61,7 +62,3 @@ def _write(path: Path, number: int) -> None:
             parse_text(text, context).operation.write_bytecode(buffer)
         path.write_bytes(buffer.getvalue())
 
-
-def _program(number: int) -> str:
-    every = [program for program in programs() if program.runs]
-    return every[number * _STRIDE % len(every)].text("main")
