@@ -69,6 +69,7 @@ class BlockContraction:
     """A ``subquant.block_contraction`` as it is read.
 
     Attributes:
+        scales: None only for a weight of floats that have none.
         indices: for activations, storage and result, the terms that index each axis.
         storage_type, expressed: of ``quantized_type``.
         storage_high: the second plane, or None.
@@ -78,7 +79,7 @@ class BlockContraction:
 
     activations: Value
     storage: Value
-    scales: Value
+    scales: Value | None
     zero_points: Value | None
     offsets: Value | None
     indices: tuple[list[list[Term]], list[list[Term]], list[list[Term]]]

@@ -9,6 +9,8 @@ from ..numerics.element_types import Array
 
 Axes = tuple[list[int], list[int]]
 """Axes of the left and of the right operand."""
+Loops = tuple[list[int], list[int], list[int]]
+"""The loop that indexes each axis of the left operand, of the right one, and of the result."""
 
 
 def dot_axes(op: Operation) -> tuple[Axes, Axes]:
@@ -20,6 +22,28 @@ def dot_axes(op: Operation) -> tuple[Axes, Axes]:
         (list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)),
         (list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)),
     )
+
+
+def dot_loops(op: Operation) -> tuple[Loops, int]:
+    """The loops of a ``dot`` or ``dot_general``, and their number.
+
+    They are the result's axes, then the contracted ones in their order.
+    """
+    contracted, batch = dot_axes(op)
+    ranks = [value.type.rank for value in op.operands]
+    free = [
+        [axis for axis in range(rank) if axis not in contracted[side] and axis not in batch[side]]
+        for side, rank in enumerate(ranks)
+    ]
+    result_rank = len(batch[0]) + len(free[0]) + len(free[1])
+    sides = []
+    for side, rank in enumerate(ranks):
+        first = len(batch[0]) + (len(free[0]) if side else 0)
+        loop_of = {axis: position for position, axis in enumerate(batch[side])}
+        loop_of |= {axis: first + position for position, axis in enumerate(free[side])}
+        loop_of |= {axis: result_rank + position for position, axis in enumerate(contracted[side])}
+        sides.append([loop_of[axis] for axis in range(rank)])
+    return (sides[0], sides[1], list(range(result_rank))), result_rank + len(contracted[0])
 
 
 def window_steps(op: Operation, name: str, count: int) -> list[int]:

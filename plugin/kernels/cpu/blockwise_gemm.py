@@ -7,7 +7,8 @@
     dot[m, n, b] = sum_k (weight[n, k] - zero[n, b]) * x[m, k]
 
 where ``k`` runs over block ``b``. With int8 activations, ``dot`` is of integers, and exact; with
-f32 activations it is of f32, and there is no ``row_scale``. Integers that are codebook indices
+f32 activations it is of f32, and there is no ``row_scale``; a weight of floats without scales has
+one block, and ``result = dot``. Integers that are codebook indices
 (`subquant.kernels.pack.codebook`) are looked up first.
 
 Loop nest of a workgroup, which has some weight tiles of NR columns:
@@ -42,6 +43,7 @@ from .blockwise_tile import (
     BlockwiseF32Tile,
     BlockwiseOperands,
     BlockwiseTile,
+    FloatWeightTile,
     TileNumber,
     index_plus,
 )
@@ -247,6 +249,8 @@ class _Workgroup:
         """Emit the K loop of register tiles, one for each group of weight tiles, and the stores."""
         gemm, rows = self.gemm, self.global_rows(row, count)
         tile_class = BlockwiseF32Tile if gemm.has_f32_activations else BlockwiseTile
+        if gemm.weight.scale is None:
+            tile_class = FloatWeightTile
         register_tiles = [
             tile_class(
                 *(self.operands, gemm.target, gemm.epilogue),

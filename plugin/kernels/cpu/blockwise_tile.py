@@ -8,13 +8,15 @@ beside it for the sum over blocks (`BlockwiseTile`)::
 
 The zero point is part of the initial i32 accumulator: ``-zero[n, b] * sum_k x[m, k]``.
 
+A weight of floats without scales has one sum over all of K (`FloatWeightTile`).
+
 With f32 activations, integers of up to 8 bits become f32 in registers (`BlockwiseF32Tile`): ``q``
 is the lowest byte of the bits of ``2**23 + q``, from which ``2**23 + zero`` is subtracted, exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -26,6 +28,7 @@ from ...numerics.element_types import F32, I8, I32, U32
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import Accumulator, InstructionSet
 from ..pack.packed_weight import PackedWeight, Tiles
+from .float_decoding import decode_floats
 from .weight_reader import BlockColumns, BlockIndex, UnpackedStep, WeightReader
 
 _BITS_OF_2_23 = 0x4B000000
@@ -110,7 +113,8 @@ class BlockwiseTile:
 
     def _accumulate_step(self, step: Value, accumulators: Sequence[ArrayLike]) -> list[ArrayLike]:
         """Add the blocks of a step, unrolled."""
-        blocks, k_packs = self.weight.blocks_per_record, self.tiles.block_size // 4
+        blocks, tiles = self.weight.blocks_per_record, self.tiles
+        k_packs = tiles.block_size // tiles.k_pack
         steps = self._unpacked_steps(step, 0, step)
         for number in range(blocks):
             block = BlockIndex(scalar(step), number)
@@ -130,7 +134,7 @@ class BlockwiseTile:
         def add_step(number: Value, *dots: ArrayLike) -> list[ArrayLike]:
             step = (first + scalar(number)).value
             unpacked = self._unpacked_steps(record, scalar(number), step)
-            k_packs = range(self.tiles.k_per_step // 4)
+            k_packs = range(self.tiles.k_per_step // self.tiles.k_pack)
             return self._add_k_packs(block, unpacked, k_packs, [Accumulator(dot) for dot in dots])
 
         initial = [self._initial(each, block, record) for each in self.positions]
@@ -303,20 +307,11 @@ class BlockwiseF32Tile(BlockwiseTile):
     ) -> list[ArrayLike]:
         lanes, accumulators = self.tiles.lanes, [each.i32 for each in initial]
         first = _times(steps[0].number, self.tiles.k_per_step)
-        zeros = [self._zero(vector, block) for vector in range(self.vectors)]
-        offsets = self._offsets(block)
-        scales = self._scales(block) if offsets else []
+        reals_of = self._reals(block)
         for number in k_packs:
-            words = [bitcast(each, U32) for each in self._integers(steps, number)]
-            for member in range(4):
-                weights = []
-                for vector, word in enumerate(words):
-                    bits = ((word >> (8 * member)) & 255) | _BITS_OF_2_23
-                    weight = bitcast(bits, F32) - zeros[vector]
-                    if offsets:
-                        weight = self.target.fma(weight, scales[vector], offsets[vector])
-                    weights.append(weight)
-                k, broadcasts = index_plus(first, number * 4 + member), dict[Value, ArrayLike]()
+            for member, weights in enumerate(reals_of(self._integers(steps, number))):
+                position = number * self.tiles.k_pack + member
+                k, broadcasts = index_plus(first, position), dict[Value, ArrayLike]()
                 for index, (row, vector) in enumerate(self.positions):
                     if row not in broadcasts:
                         element = load_element(self.operands.activations, [row, k])
@@ -325,6 +320,33 @@ class BlockwiseF32Tile(BlockwiseTile):
                         weights[vector], broadcasts[row], accumulators[index]
                     )
         return accumulators
+
+    def _reals(
+        self, block: BlockIndex
+    ) -> Callable[[Sequence[ArrayLike]], Iterator[list[ArrayLike]]]:
+        """Return a generator of the reals of a k-pack: for each member, those of each vector."""
+        floats = self.weight.floats
+        if floats is not None:
+            return lambda k_packs: map(
+                list, zip(*[decode_floats(floats, each) for each in k_packs], strict=True)
+            )
+        zeros = [self._zero(vector, block) for vector in range(self.vectors)]
+        offsets = self._offsets(block)
+        scales = self._scales(block) if offsets else []
+
+        def of_integers(k_packs: Sequence[ArrayLike]) -> Iterator[list[ArrayLike]]:
+            words = [bitcast(each, U32) for each in k_packs]
+            for member in range(4):
+                weights = []
+                for vector, word in enumerate(words):
+                    bits = ((word >> (8 * member)) & 255) | _BITS_OF_2_23
+                    weight = bitcast(bits, F32) - zeros[vector]
+                    if offsets:
+                        weight = self.target.fma(weight, scales[vector], offsets[vector])
+                    weights.append(weight)
+                yield weights
+
+        return of_integers
 
     def _zero(self, vector: int, block: BlockIndex) -> ArrayLike:
         """``2**23`` plus the zero point."""
@@ -350,6 +372,22 @@ class BlockwiseF32Tile(BlockwiseTile):
                 self.positions, dots, accumulators, strict=True
             )
         ]
+
+
+@dataclass(frozen=True)
+class FloatWeightTile(BlockwiseF32Tile):
+    """A register tile of a weight of floats without scales.
+
+    Products are added to the accumulators in the order of K, each with one rounding where the
+    target has FMA: ``acc[m, n] = fma(weight[n, k], x[m, k], acc[m, n])``.
+    """
+
+    def accumulate(self, record: Value, accumulators: Sequence[ArrayLike]) -> list[ArrayLike]:
+        """Add the products of a record of K to the f32 accumulators."""
+        steps = self._unpacked_steps(record, 0, record)
+        k_packs = range(self.tiles.k_per_step // self.tiles.k_pack)
+        block = BlockIndex(scalar(record), 0)
+        return self._add_k_packs(block, steps, k_packs, [Accumulator(a) for a in accumulators])
 
 
 def index_plus(index: Value, offset: int) -> Value:

@@ -1,4 +1,4 @@
-"""Gather kernel: rows of a block-quantized table that is packed as a GEMM weight.
+"""Gather kernel: rows of a table of blocks or of floats that is packed as a GEMM weight.
 
 A row of the table is a column of the packed weight::
 
@@ -6,9 +6,9 @@ A row of the table is a column of the packed weight::
     n = min(max(index[m], 0), N - 1)
 
 where ``b`` is the block of ``k``: the formula of `subquant.numerics.casts`, with an offset where
-the weight has one. Each load takes the k-pack of one lane. So a table that is also multiplied, such
-as the token embeddings of a language model, is in memory once; and a row touches no more pages than
-a tile has.
+the weight has one. Floats are decoded, and multiplied by a scale if they have one. Each load takes
+the k-pack of one lane. So a table that is also multiplied, such as the token embeddings of a
+language model, is in memory once; and a row touches no more pages than a tile has.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from ...numerics.element_types import F32, I32, U8, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
 from ..kernel import Binding, Kernel
 from ..pack.packed_weight import PackedWeight
+from .float_decoding import decode_floats
 from .weight_reader import BlockColumns, BlockIndex, WeightReader, weight_bindings
 
 _CAST = Cast(StorageType(8, False), ExpressedType.F32)
@@ -95,6 +96,10 @@ class _Row:
 
         def emit_record(number: Value) -> None:
             record = scalar(number)
+            if self.weight.floats is not None:
+                scales = self._scales(record) if self.weight.scale is not None else []
+                loop(0, steps, 1, lambda step: self._write_floats(record, scalar(step), scales))
+                return
             parameters = [self._parameters(BlockIndex(record, block)) for block in range(blocks)]
             loop(0, steps, 1, lambda step: self._write_step(record, scalar(step), parameters))
 
@@ -126,6 +131,30 @@ class _Row:
                 integers = field if integers is None else integers | field
             real = _CAST.dequantize(integers, *parameters[k_pack * len(parameters) // k_packs])
             store(real, self.result, [self.row, (first_k + k_pack * tiles.k_pack).value])
+
+    def _write_floats(
+        self, record: ArrayLike, number: ArrayLike, scales: Sequence[ArrayLike]
+    ) -> None:
+        """Decode a step of floats, whose blocks have the scales, and store it."""
+        tiles, floats = self.tiles, self.weight.floats
+        assert floats is not None
+        size, k_packs = tiles.vector_bytes // tiles.lanes, tiles.k_per_step // tiles.k_pack
+        first_k = (record * self.weight.steps_per_record + number) * tiles.k_per_step
+        memory, step = self.reader.step(record, number)
+        for k_pack in range(k_packs):
+            index = self.vector + k_pack * tiles.vectors
+            offset = step + (index * tiles.lanes + self.lane) * size
+            bytes_ = load(memory, [self.tile, offset.value], size, U8)
+            for member, real in enumerate(decode_floats(floats, bytes_)):
+                if scales:
+                    real = real * scales[k_pack * len(scales) // k_packs]
+                k = first_k + (k_pack * tiles.k_pack + member)
+                store(real, self.result, [self.row, k.value])
+
+    def _scales(self, record: ArrayLike) -> list[ArrayLike]:
+        """The scale of each block of a record, as a vector of one lane."""
+        blocks = [BlockIndex(record, block) for block in range(self.weight.blocks_per_record)]
+        return [self.reader.scale(BlockColumns(self.tile, b, self.column, 1)) for b in blocks]
 
     def _parameters(self, block: BlockIndex) -> tuple[ArrayLike, ArrayLike | int, ArrayLike | None]:
         """The scale, zero point and offset of a block, broadcast to a k-pack."""

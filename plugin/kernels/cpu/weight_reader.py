@@ -75,13 +75,14 @@ class WeightReader:
 
     def scale(self, columns: BlockColumns) -> ArrayLike:
         """Load the scales of columns, f32."""
+        assert self.weight.scale is not None
         return self._decoded(self.weight.scale, 0, columns)
 
     def zero_point(self, columns: BlockColumns) -> ArrayLike | None:
         """Load the zero points of columns, u8; None where all blocks have the same."""
         if self.weight.zero_point is not None:
             return None
-        return self._load(len(self.weight.scale.fields), columns)
+        return self._load(len(self.weight.scale_fields), columns)
 
     def offset(self, columns: BlockColumns) -> ArrayLike | None:
         """Load the offsets of columns, f32; None where there are none."""
@@ -173,7 +174,7 @@ class UnpackedStep:
     loaded: dict[int, ArrayLike] = field(default_factory=dict)
 
     def k_pack(self, vector: int, number: int) -> ArrayLike:
-        """The integers of a k-pack of a vector of columns, u8."""
+        """The bytes of a k-pack of a vector of columns, u8."""
         tiles, codebook, integers = self.weight.tiles, self.weight.codebook, None
         for plane, index, bits, byte_shift, integer_shift in tiles.bit_fields(number):
             piece = self._load(tiles.vector_index(plane, index * tiles.vectors + vector))
@@ -189,7 +190,7 @@ class UnpackedStep:
     def _load(self, number: int) -> ArrayLike:
         is_first = number not in self.loaded
         if is_first or not self.reuses_loads:
-            size = self.weight.tiles.lanes * 4
+            size = self.weight.tiles.vector_bytes
             offset = self.start + number * size
             self.loaded[number] = load(self.memory, [self.tile, offset.value], size, U8)
             if self.prefetch_bytes and is_first:

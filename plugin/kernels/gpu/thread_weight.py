@@ -55,7 +55,7 @@ class WeightMemrefs:
     def take(cls, weight: PackedWeight, memories: list[Value]) -> WeightMemrefs:
         """Remove the memrefs of a weight from the front of a list."""
         integers = memories.pop(0)
-        scales = [memories.pop(0) for _ in weight.scale.fields]
+        scales = [memories.pop(0) for _ in weight.scale_fields]
         zero_points = None if weight.zero_point is not None else memories.pop(0)
         offset_fields = [] if weight.offset is None else weight.offset.fields
         return cls(integers, scales, zero_points, [memories.pop(0) for _ in offset_fields])
@@ -95,6 +95,7 @@ class ThreadWeight:
         """Load the parameters of a block; outer scales too if they are None."""
         weight, memrefs = self.weight, self.memrefs
         outer = outer or self.outer_scales(block)
+        assert weight.scale is not None  # only weights of floats have none
         scales = self._load_field(weight.scale, memrefs.scales, block, outer.scales)
         zero_points: list[ArrayLike | int] = [weight.zero_point or 0 for _ in self.tiles]
         if memrefs.zero_points is not None:

@@ -21,7 +21,7 @@ class NeonDotProduct(InstructionSet):
 
     name = "neon-dotprod"
     features = frozenset(("neon", "dotprod"))
-    lanes = 4
+    lanes, max_vectors_float = 4, 4
     shuffle_intrinsic = "llvm.aarch64.neon.tbl1.v16i8"
 
     def add_dot(

@@ -82,6 +82,7 @@ class InstructionSet(ABC):
         lanes: columns in a vector.
         mr: MR of blockwise GEMMs, the rows of a register block.
         max_vectors_blockwise, max_vectors_int8: NR in vectors, of blockwise and of int8 weights.
+        mr_float, max_vectors_float: MR, and NR in vectors, of weights of floats.
         max_accumulators: register limit of int8 kernels.
         max_accumulators_pipelined: the same while the epilogue of the previous register block runs
             between the multiplications; 0 where it does not.
@@ -115,6 +116,8 @@ class InstructionSet(ABC):
     mr: ClassVar[int] = 4
     max_vectors_blockwise: ClassVar[int] = 1
     max_vectors_int8: ClassVar[int] = 2
+    mr_float: ClassVar[int] = 6
+    max_vectors_float: ClassVar[int] = 2
     max_accumulators: ClassVar[int] = 8
     max_accumulators_pipelined: ClassVar[int] = 0
     max_accumulators_gemv: ClassVar[int] = 4

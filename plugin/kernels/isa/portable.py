@@ -14,6 +14,7 @@ class Portable(InstructionSet):
 
     name = "portable"
     lanes, has_fma = 8, False
+    mr_float, max_vectors_float = 4, 1
     k_pack, multiplicand_type = 1, I32
 
     def fma(self, left: ArrayLike, right: ArrayLike, addend: ArrayLike) -> ArrayLike:

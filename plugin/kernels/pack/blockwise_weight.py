@@ -24,6 +24,7 @@ from ...numerics.packed_integers import unpack_planes
 from ...numerics.parameters import ExpressedType
 from ..kernel import KernelTable
 from .codebook import Codebook
+from .float_codes import FloatCodes
 from .packed_weight import PackedWeight, ScaleEncoding, Tiles
 
 
@@ -44,6 +45,7 @@ class BlockwiseWeight:
         tiles: layout of the integers of each batch.
         codebook: the codebook, if the integers are its entries.
         uses_shuffle: the kernel looks indices up in the codebook; else the compiler does.
+        floats: the format of the elements, if they are floats.
     """
 
     contraction: BlockContraction
@@ -53,6 +55,7 @@ class BlockwiseWeight:
     tiles: Tiles
     codebook: Codebook | None = None
     uses_shuffle: bool = False
+    floats: FloatCodes | None = None
 
     @property
     def loops(self) -> list[int]:
@@ -118,7 +121,10 @@ class _Packer:
         return 1 << (width - 1) if storage.signed and storage.width == width else 0
 
     def packed(self, *, is_planar: bool) -> PackedOperands:
+        if self.weight.floats is not None:
+            return self._packed_floats(self.weight.floats)
         contraction, codebook = self.contraction, self.weight.codebook
+        assert contraction.scales is not None  # integers have them
         offset = self.integer_offset
         planes, key = contraction.planes, [offset]
         if codebook is not None:
@@ -153,6 +159,23 @@ class _Packer:
 
         record_key = layout, *[each.key for each in (integers, *fields)]
         return PackedOperands([self._operand(_Tensor(sources, U8, record_key, records))], layout)
+
+    def _packed_floats(self, floats: FloatCodes) -> PackedOperands:
+        """Pack floats, which are constant."""
+        storage, scales = self.contraction.storage, self.contraction.scales
+        scale, fields = (None, []) if scales is None else self._encoded(scales)
+        layout = PackedWeight(self.weight.tiles, scale, 0, None, is_planar=False, decoding=floats)
+
+        def records() -> AnyArray:
+            elements = constant_elements(storage, self.module_globals)
+            assert elements is not None  # the matcher requires a constant
+            codes = self._matrix(elements.view(f"u{elements.itemsize}"))
+            arrays = [to_storage(each.pack(), each.element) for each in fields]
+            return replace(layout, tiles=self.all_tiles).pack(codes, arrays)
+
+        sources = [storage, *(source for each in fields for source in each.sources)]
+        key = layout, *[each.key for each in fields]
+        return PackedOperands([self._operand(_Tensor(sources, U8, key, records))], layout)
 
     def _operand(self, tensor: _Tensor) -> Value:
         weight = self.weight

@@ -10,6 +10,8 @@ vector ``v`` of a step is the k-pack ``f * plane_vectors + v``::
     n = tile * NR + vector * lanes + lane
     k = step * k_per_step + (f * plane_vectors + v) * k_pack + i
 
+A 16-bit float is an element of two bytes, and a k-pack by itself.
+
 A second plane has the higher bits and fewer vectors; each follows the vector of the first plane
 with its number. So vectors lie in the order in which a kernel reads them first: memory is read up
 to a third faster than where vectors or planes are apart (Zen 4; 8 and 5 bits). Columns after N are
@@ -45,6 +47,7 @@ import numpy as np
 
 from ...numerics.element_types import F32, U8, AnyArray, Array, ElementType
 from ...numerics.packed_integers import PLANE_BITS
+from .float_codes import FloatCodes
 
 _TILES_PER_COPY = 64
 """Tiles that are packed at a time; a copy of their integers takes memory meanwhile."""
@@ -76,8 +79,9 @@ class Tiles:
     """Tile layout of the integers of a weight.
 
     Args:
-        bits: width of an integer, 2 to 6 or 8.
-        block_size: consecutive integers that share a scale; four times a power of two.
+        bits: width of an integer, 2 to 6 or 8, or of a float, 8 or 16.
+        block_size: consecutive integers that share a scale; four times a power of two. Of floats
+            without scales, those that a kernel unrolls.
         n: columns of the weight.
         k: integers of a column, a multiple of `block_size`.
         lanes: columns in a vector.
@@ -109,6 +113,11 @@ class Tiles:
         return PLANE_BITS.get(self.bits, (8,))
 
     @property
+    def vector_bytes(self) -> int:
+        """Bytes of a vector: a k-pack, or those that share its bytes, of each lane."""
+        return self.lanes * self.k_pack * max(1, self.bits // 8)
+
+    @property
     def k_per_step(self) -> int:
         """Integers of a column in a step: they fill whole vectors."""
         least = 8 * self.k_pack // min(self.plane_bits)
@@ -137,7 +146,7 @@ class Tiles:
     @property
     def step_bytes(self) -> int:
         """Bytes of a step of a tile."""
-        return self.vectors * sum(self.plane_vectors) * self.lanes * self.k_pack
+        return self.vectors * sum(self.plane_vectors) * self.vector_bytes
 
     @property
     def is_valid(self) -> bool:
@@ -180,7 +189,10 @@ class Tiles:
         return fields
 
     def pack(self, integers: AnyArray) -> AnyArray:
-        """Pack uint8 ``N x K``, less than ``2**bits``, to uint8 ``count x steps x step_bytes``."""
+        """Pack uint8 ``N x K``, less than ``2**bits``, to uint8 ``count x steps x step_bytes``.
+
+        Elements of 16 bits are uint16.
+        """
         padded = _with_rows(integers, self.count * self.nr)
         shift, planes = 0, []
         for bits, vectors in zip(self.plane_bits, self.plane_vectors, strict=True):
@@ -200,6 +212,8 @@ class Tiles:
             pairs = np.stack([planes[0][:, :, :paired], planes[1]], axis=3)
             pairs = pairs.reshape((self.count, self.steps, 2 * paired, -1))
             packed = np.concatenate([pairs, planes[0][:, :, paired:]], axis=2)
+        if self.bits == 16:
+            packed = np.ascontiguousarray(packed).view(np.uint8)
         return packed.reshape((self.count, self.steps, self.step_bytes))
 
     def pack_block_parameters(self, parameters: AnyArray, blocks: int = 1) -> AnyArray:
@@ -242,24 +256,41 @@ class BlockField(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """Layout of a block-quantized weight.
+    """Layout of a block-quantized weight, or of one of floats.
 
     Args:
         tiles: layout of the integers.
+        scale: encoding of the scales; None where there are none.
         zero_point: zero point of all blocks; None where each block has its own.
         offset: encoding of the offsets; None where there are none.
         is_planar: the integers and each field are tensors of their own.
-        codebook: 16 bytes that 4-bit integers are indices of; None where they are integers.
+        decoding: 16 bytes that 4-bit integers are indices of, or the format of floats; None where
+            the integers are multiplied.
         integer_bound: greatest integer; None for that of `bits`.
     """
 
     tiles: Tiles
-    scale: ScaleEncoding
+    scale: ScaleEncoding | None
     zero_point: int | None
     offset: ScaleEncoding | None
     is_planar: bool
-    codebook: tuple[int, ...] | None = None
+    decoding: tuple[int, ...] | FloatCodes | None = None
     integer_bound: int | None = None
+
+    @property
+    def codebook(self) -> tuple[int, ...] | None:
+        """The 16 bytes that 4-bit integers are indices of."""
+        return self.decoding if isinstance(self.decoding, tuple) else None
+
+    @property
+    def floats(self) -> FloatCodes | None:
+        """The format of elements that are codes of floats."""
+        return None if isinstance(self.decoding, tuple) else self.decoding
+
+    @property
+    def scale_fields(self) -> list[BlockField]:
+        """The fields of scales and of their outer scales."""
+        return [] if self.scale is None else self.scale.fields
 
     @property
     def max_integer(self) -> int:
@@ -290,7 +321,7 @@ class PackedWeight:
         """Fields of blocks: scales, zero points unless all are equal, and offsets if any."""
         zero_points = [] if self.zero_point is not None else [BlockField(U8, 1)]
         offsets = [] if self.offset is None else self.offset.fields
-        return [*self.scale.fields, *zero_points, *offsets]
+        return [*self.scale_fields, *zero_points, *offsets]
 
     def field_bytes(self, field: BlockField) -> int:
         """Return the bytes of a field, for all columns of a tile."""

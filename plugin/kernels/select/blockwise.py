@@ -28,11 +28,14 @@ from ..isa.base import InstructionSet
 from ..kernel import KernelTable, items_per_workgroup
 from ..pack.blockwise_weight import BlockwiseWeight, contiguous_block
 from ..pack.codebook import Codebook
+from ..pack.float_codes import FloatCodes
 from ..pack.packed_weight import Tiles
 from .match_failure import IS_SMALL, MatchFailure
 
 _MAX_FUSED_OPERATIONS = 8
 """Operations of an epilogue that is applied to each vector of accumulators in its register."""
+_MAX_UNROLL_WITHOUT_SCALES = 8
+"""Elements of K that are unrolled at most where no block ends."""
 _MIN_MACS_PER_ROW = 1 << 14
 """A kernel is called from this number of MACs for each row of activations on."""
 
@@ -112,11 +115,12 @@ def match_layout(
     vectors: Callable[[int], int],
     *,
     has_shuffle: bool = False,
+    floats: FloatCodes | None = None,
 ) -> BlockwiseMatch | MatchFailure:
     """Match a contraction with tiles of `lanes` lanes, the columns of a vector.
 
     `vectors` returns the vectors of a tile for N. With `has_shuffle` the kernel can look up a
-    codebook.
+    codebook. Elements of the storage are integers, or codes of `floats`.
     """
     activations, storage, result = contraction.indices
     if contraction.expressed is ExpressedType.F64:
@@ -150,6 +154,14 @@ def match_layout(
         return MatchFailure("M is 0")
     if not columns:
         return MatchFailure("its weight has no axis N")
+    if floats is not None:
+        if contraction.scales is None:  # all of K is one block, of which some k are unrolled
+            block = math.gcd(k, _MAX_UNROLL_WITHOUT_SCALES)
+        tiles = Tiles(floats.bits, block, n, k, lanes, vectors(n), floats.k_pack)
+        if not tiles.is_valid:
+            return MatchFailure(f"its block size {block} is no multiple of {floats.k_pack}")
+        weight = BlockwiseWeight(contraction, batch, columns, inner, tiles, floats=floats)
+        return BlockwiseMatch(weight, outer, m, batches)
     codebook = None
     if contraction.plane_bits is None:
         codebook = Codebook.of(contraction.storage, module_globals)
@@ -180,6 +192,8 @@ def call_blockwise(
     weight = match.weight.packed(kernels)
     # An f32 accumulator and a converted weight take registers of float activations.
     max_mr = max(1, target.mr * 3 // 4) if match.has_float_activations else target.mr
+    if match.weight.floats is not None:
+        max_mr = target.mr_float
     m_per_batch = 0 if match.m is None else match.m // batches
     kernel = BlockwiseGemm(
         weight.layout,

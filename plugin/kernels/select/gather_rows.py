@@ -21,7 +21,10 @@ After::
 
 The gathered rows are rows of the weight if every tensor is gathered with the same indices, and the
 rows are then unpacked, converted and scaled as the weight is. The table has to be invariant. A
-gather from another table stays.
+gather from another table stays. Rows of a table of floats are gathered and widened::
+
+    %w = "stablehlo.gather"(%table, %tokens) ... -> tensor<4x64xbf16>
+    %x = stablehlo.convert %w : (tensor<4x64xbf16>) -> tensor<4x64xf32>
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ _BLOCK_SIZES = "block_sizes"
 class GatherRowsMatch:
     """A gather of dequantized rows of a contraction's weight.
 
-    The rows are the result of `operation`, a ``subquant.dequantize``.
+    The rows are the result of `operation`, a ``subquant.dequantize`` or ``stablehlo.convert``.
     """
 
     operation: Operation
@@ -106,6 +109,30 @@ def match_gather_rows(
         match = next(filter(None, candidates), None)
         if match is not None:
             matches.append(match)
+    return matches
+
+
+def match_gather_floats(
+    conversions: Sequence[Operation], weights: Sequence[BlockwiseMatch]
+) -> list[GatherRowsMatch]:
+    """Match conversions of rows that are gathered from the weights, of floats, of contractions."""
+    matches: list[GatherRowsMatch] = []
+    for op in conversions:
+        type_, rows = op.results[0].type, op.operands[0]
+        if not type_.has_static_shape or element_of(type_) != F32:
+            continue
+        shape = tuple(int(extent) for extent in type_.shape)
+        for match in weights:
+            contraction, weight = match.contraction, match.weight
+            rank = len(contraction.storage_shape) - 1
+            gathered = _GatheredRows(shape[: len(shape) - rank])
+            [(loop, _)] = contraction.indices[1][0]
+            if weight.batch or weight.columns != [loop]:
+                continue
+            if gathered.are_rows(rows, contraction.storage) and gathered.indices is not None:
+                count = math.prod(gathered.index_shape)
+                matches += [GatherRowsMatch(op, match, gathered.indices, count)] if count else []
+                break
     return matches
 
 
@@ -178,9 +205,9 @@ class _GatheredRows:
         pairs += [
             (operands[name], value) for name, value in parameters.items() if value is not None
         ]
-        return all(self._are_rows(rows, table) for rows, table in pairs)
+        return all(self.are_rows(rows, table) for rows, table in pairs)
 
-    def _are_rows(self, rows: Value, table: Value) -> bool:
+    def are_rows(self, rows: Value, table: Value) -> bool:
         """True if a value has rows of another value."""
         if (rows, table) not in self.checked:
             self.checked[rows, table] = self._are_computed_rows(rows, table)
@@ -215,7 +242,7 @@ class _GatheredRows:
             if not self._are_row_blocks(sizes, table_sizes):
                 return False
         return attributes == table_attributes and all(
-            self._are_rows(*pair) for pair in zip(op.operands, table_op.operands, strict=True)
+            self.are_rows(*pair) for pair in zip(op.operands, table_op.operands, strict=True)
         )
 
     def _are_row_blocks(self, sizes: Sequence[int], table_sizes: Sequence[int]) -> bool:

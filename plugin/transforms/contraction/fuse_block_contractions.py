@@ -39,7 +39,7 @@ from ...dialects.block_contraction import Term
 from ...dialects.dense import dense_of_array
 from ...dialects.quant import any_type_of, parameters_of
 from ...dialects.subquant import UNPACK, operands_of
-from ...dialects.windows import dot_axes, edge_padding, window_padding, window_steps
+from ...dialects.windows import dot_loops, edge_padding, window_padding, window_steps
 from ...emit import linalg, stored
 from ...emit import stablehlo as emit_stablehlo
 from ...emit import subquant as emit_subquant
@@ -310,29 +310,15 @@ class _Loops:
 
 
 def _dot(op: Operation, number: int, weight: _Weight) -> _Loops | NoMatch:
-    """Loops are the result's axes, then the contracted ones in their order."""
-    ranks = [value.type.rank for value in op.operands]
-    contracted, batch = dot_axes(op)
-    free = [
-        [axis for axis in range(rank) if axis not in contracted[side] and axis not in batch[side]]
-        for side, rank in enumerate(ranks)
-    ]
-    result_rank = len(batch[0]) + len(free[0]) + len(free[1])
-    sides: list[list[list[Term]]] = []
-    for side, rank in enumerate(ranks):
-        first = len(batch[0]) + (len(free[0]) if side else 0)
-        loop_of = {axis: position for position, axis in enumerate(batch[side])}
-        loop_of |= {axis: first + position for position, axis in enumerate(free[side])}
-        loop_of |= {axis: result_rank + position for position, axis in enumerate(contracted[side])}
-        sides.append([[(loop_of[axis], 1)] for axis in range(rank)])
+    loops, count = dot_loops(op)
+    sides: list[list[list[Term]]] = [[[(loop, 1)] for loop in axes] for axes in loops]
     storage, other = weight.in_order(sides[number]), sides[1 - number]
     activations = op.operands[1 - number]
     for axis, [(loop, _)] in enumerate(other):
         own = storage.index([(loop, 1)]) if [(loop, 1)] in storage else None
         if own is not None and weight.has_blocks(own) and activations.type.is_dynamic_dim(axis):
             return NoMatch("has blocks along a dimension that is dynamic in the other operand")
-    result: list[list[Term]] = [[(loop, 1)] for loop in range(result_rank)]
-    return _Loops(activations, result_rank + len(contracted[0]), (other, storage, result))
+    return _Loops(activations, count, (other, storage, sides[2]))
 
 
 def _windows(op: Operation, number: int, weight: _Weight) -> _Loops | NoMatch:

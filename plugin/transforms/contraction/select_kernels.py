@@ -62,7 +62,12 @@ from ...kernels.select.blockwise import BlockwiseMatch, call_blockwise
 from ...kernels.select.call_int8 import call_int8
 from ...kernels.select.chosen_matrices import match_chosen_matrices
 from ...kernels.select.dynamic_m import DynamicMMatch, call_dynamic_m
-from ...kernels.select.gather_rows import match_gather_rows, replace_gather_rows
+from ...kernels.select.float_weight import match_float_weight
+from ...kernels.select.gather_rows import (
+    match_gather_floats,
+    match_gather_rows,
+    replace_gather_rows,
+)
 from ...kernels.select.gpu import GPU_INSTRUCTIONS, call_gpu, match_gpu
 from ...kernels.select.match_failure import MatchFailure
 from ...kernels.select.match_int8 import MIN_MACS, MIN_MACS_FUSED, Int8Match
@@ -157,7 +162,7 @@ class _Selection:
         if clones:
             candidates = self._candidates()
         if not self._is_gpu:
-            self._replace_gathers([op for op in candidates if op.name == BLOCK_CONTRACTION])
+            self._replace_gathers(candidates)
         cloned = [each.clone.regions[0].blocks[0] for each in clones]
         # Consumers first: their calls convert activations, which the producing kernel may absorb.
         for op in reversed(candidates):
@@ -184,9 +189,17 @@ class _Selection:
         if not contractions or not named(self._module, ["stablehlo.gather"]):
             return
         dequantizations = named(self._module, [DEQUANTIZE])
-        for match in match_gather_rows(
-            dequantizations, contractions, self._target, self._module_globals
-        ):
+        blockwise = [op for op in contractions if op.name == BLOCK_CONTRACTION]
+        matches = match_gather_rows(dequantizations, blockwise, self._target, self._module_globals)
+        products = [
+            match_float_weight(op, self._target, self._module_globals)
+            for op in contractions
+            if op.name == "stablehlo.dot_general"
+        ]
+        weights = [each for each in products if not isinstance(each, MatchFailure)]
+        if weights:
+            matches += match_gather_floats(named(self._module, ["stablehlo.convert"]), weights)
+        for match in matches:
             remark = Remark.about(
                 match.operation, "is gathered from the packed weight of a contraction by a kernel"
             )
@@ -221,6 +234,8 @@ class _Selection:
             value, epilogue = self._blockwise(op)
         elif op.name == ATTENTION:
             value = call_attention(Attention.of(op), self._target, kernels)
+        elif isinstance(type_.element_type, ir.FloatType):
+            value, epilogue = self._float_weight(op)
         elif DynamicMMatch.has_dynamic_shape(op):
             product = DynamicMMatch.of(op, self._module_globals)
             if isinstance(product, MatchFailure):
@@ -265,6 +280,14 @@ class _Selection:
         if chosen is not None:
             chosen.erase_unused()
         return value, epilogue
+
+    def _float_weight(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
+        match = match_float_weight(op, self._target, self._module_globals)
+        if isinstance(match, MatchFailure):
+            return match, None
+        match = match.with_epilogue(op.results[0], self._target, self._module_globals)
+        value = call_blockwise(match, self._kernels, op.results[0].type, self._target)
+        return value, match.epilogue
 
     def _int8(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
         match = Int8Match.of(op, self._module_globals, self._min_macs)

@@ -1,0 +1,134 @@
+"""Kernels of weights of floats: decoded exactly, and summed in the order of K.
+
+References are sums in float64, and where every product and sum is exact in f32, those numbers.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from block_programs import check_sum, tensor
+from devices import main_of
+from instruction_sets import EVERY, SOME
+from programs import lowered_text
+from subquant.formats.irpa import Archive
+from subquant.formats.irpa_writer import create_archive
+from subquant.runtime import Executable
+from test_packed_parameters import compiled
+
+DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
+
+
+def program(rows, weight, element, *, is_transposed=False):
+    """A product of f32 rows with a constant weight of floats, ``N x K``."""
+    columns, depth = weight.shape
+    stored = weight.T if is_transposed else weight
+    bits = np.ascontiguousarray(stored).view(np.uint16).tobytes().hex().upper()
+    shape = "x".join(map(str, stored.shape))
+    x, y = f"tensor<{rows}x{depth}xf32>", f"tensor<{rows}x{columns}xf32>"
+    return f"""
+func.func @main(%x: {x}) -> {y} {{
+  %c = arith.constant dense<"0x{bits}"> : tensor<{shape}x{element}>
+  %w = stablehlo.convert %c : (tensor<{shape}x{element}>) -> tensor<{shape}xf32>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [{0 if is_transposed else 1}]
+      : ({x}, tensor<{shape}xf32>) -> {y}
+  return %y : {y}
+}}"""
+
+
+CASES = [
+    (1, 640, 200),  # tiles that are read side by side, and a ragged one
+    (5, 512, 64),
+    (37, 256, 100),
+    (13, 333, 70),  # K is odd
+]
+
+
+@pytest.mark.parametrize("instructions", SOME)
+@pytest.mark.parametrize("element", DTYPES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_products_with_16_bit_floats(case, element, instructions):
+    rows, depth, columns = case
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((columns, depth)).astype(DTYPES[element])
+    text = program(rows, weight, element, is_transposed=rows == 5)
+    assert "@block_product" in lowered_text(text, kernels=instructions)
+    x = random.standard_normal((rows, depth)).astype(np.float32)
+    check_sum(main_of(text, kernels=instructions)(x), x, weight, "mk,nk->mn")
+
+
+@pytest.mark.parametrize("instructions", EVERY)
+@pytest.mark.parametrize("element", DTYPES)
+def test_every_16_bit_float_is_decoded_exactly(element, instructions):
+    """The activations are unit vectors: a result is an element, and zeros times finite ones."""
+    codes = np.arange(1 << 16, dtype=np.uint16).view(DTYPES[element])
+    codes = codes[np.isfinite(codes.astype(np.float32))]
+    weight = codes[: codes.size // 256 * 256].reshape(-1, 256)
+    text = program(256, weight, element)
+    actual = main_of(text, kernels=instructions)(np.eye(256, dtype=np.float32))
+    # Threads of IREE flush subnormal numbers of f32 to zero.
+    expected = weight.astype(np.float32).T
+    is_normal = np.abs(expected) >= np.finfo(np.float32).tiny
+    np.testing.assert_array_equal(actual[is_normal], expected[is_normal])
+    assert is_normal.mean() > 0.98
+
+
+def parameter_of(name, shape, element):
+    """A global that is a parameter of the scope ``model``."""
+    type_ = tensor(shape, element)
+    return f"""
+"util.global"() {{sym_name = "{name}", sym_visibility = "private", type = {type_},
+    initial_value = #flow.parameter.named<"model"::"{name}"> : {type_}}} : () -> ()"""
+
+
+@pytest.mark.parametrize("instructions", SOME)
+@pytest.mark.parametrize("element", DTYPES)
+def test_rows_of_a_table_are_gathered_from_packed_tiles(element, instructions, cpu, tmp_path):
+    random = np.random.default_rng(1)
+    table = random.standard_normal((300, 72)).astype(DTYPES[element])
+    with create_archive(tmp_path / "table.irpa") as archive:
+        archive.add_tensor("table", table)
+    bits, reals = tensor((300, 72), element), tensor((300, 72), "f32")
+    text = f"""{parameter_of("table", (300, 72), element)}
+func.func @rows(%i: tensor<2x3xi32>) -> tensor<2x3x72xf32> {{
+  %w = "util.global.load"() {{global = @table}} : () -> {bits}
+  %r = "stablehlo.gather"(%w, %i) {{dimension_numbers = #stablehlo.gather<offset_dims = [2],
+      collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>,
+      slice_sizes = array<i64: 1, 72>}} : ({bits}, tensor<2x3xi32>) -> tensor<2x3x72x{element}>
+  %f = stablehlo.convert %r : (tensor<2x3x72x{element}>) -> tensor<2x3x72xf32>
+  return %f : tensor<2x3x72xf32>
+}}
+func.func @logits(%x: tensor<1x72xf32>) -> tensor<1x300xf32> {{
+  %w = "util.global.load"() {{global = @table}} : () -> {bits}
+  %f = stablehlo.convert %w : ({bits}) -> {reals}
+  %y = stablehlo.dot_general %x, %f, contracting_dims = [1] x [1]
+      : (tensor<1x72xf32>, {reals}) -> tensor<1x300xf32>
+  return %y : tensor<1x300xf32>
+}}"""
+    data, packed, lowered = compiled(text, tmp_path / "table.irpa", tmp_path, kernels=instructions)
+    assert "@take_rows" in lowered
+    [name] = Archive(packed)  # the table is in memory once, in two bytes an element
+    assert name.startswith("table@")
+    executable = Executable(data, cpu, {"model": packed})
+    indices = np.array([[0, 299, 17], [-3, 1000, 64]], np.int32)
+    expected = table.astype(np.float32)[np.clip(indices, 0, 299)]
+    np.testing.assert_array_equal(executable["rows"](indices), expected)
+    x = random.standard_normal((1, 72)).astype(np.float32)
+    check_sum(executable["logits"](x), x, table, "mk,nk->mn")
+
+
+def test_other_weights_of_floats_have_no_kernel():
+    """Weights that are arguments would be packed at each call."""
+    for weight, element in [("%a", "bf16"), ("%c", "f32")]:
+        convert = f"stablehlo.convert {weight} : (tensor<256x128x{element}>) -> tensor<256x128xf32>"
+        text = f"""
+func.func @main(%x: tensor<4x128xf32>, %a: tensor<256x128xbf16>) -> tensor<4x256xf32> {{
+  %c = arith.constant dense<1.0> : tensor<256x128xf32>
+  %w = {convert}
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+      : (tensor<4x128xf32>, tensor<256x128xf32>) -> tensor<4x256xf32>
+  return %y : tensor<4x256xf32>
+}}"""
+        assert "@block_product" not in lowered_text(text)
