@@ -216,7 +216,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 # The comment after a statement.
                 assert statement.end_lineno is not None
                 assert statement.end_col_offset is not None
-                rest = source[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
+                line = source[statement.end_lineno - 1].encode()
+                rest = line[statement.end_col_offset :].decode()
                 shown = rest.strip().removeprefix("#").strip()
                 if not isinstance(statement, ast.Expr):
                     code = compile(ast.Module([statement], []), block.location, "exec")

@@ -61,4 +61,3 @@ def _write(path: Path, number: int) -> None:
         with create_context() as context:
             parse_text(text, context).operation.write_bytecode(buffer)
         path.write_bytes(buffer.getvalue())
-
