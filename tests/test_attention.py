@@ -25,6 +25,10 @@ CASES = {
     "full context": Case(16, 2, 1, 8, 16, window=16),
     "a window of one": Case(2, 2, 2, 4, 8, window=1, scale=-1.0),
     "a huge window": Case(2, 2, 2, 4, 8, window=2**62),
+    "int8": Case(3, 4, 2, 20, 32, "int8", window=5),
+    "int8 in groups": Case(1, 4, 1, 64, 24, "int8", softcap=3.0),
+    "int4 values": Case(2, 4, 2, 32, 24, "int8", value_element="int4"),
+    "int4": Case(2, 2, 1, 96, 24, "int4", dynamic=True),
 }
 
 
@@ -68,8 +72,10 @@ def test_what_is_not_attended_does_not_count(name: str, device: Device) -> None:
     position = (case.context - case.count) // 2
     required = function(query, keys, values, np.int32(position))
     for number in (np.nan, np.inf):
-        keys[position + case.count :] = number
-        values[position + case.count :] = -number
+        heads = np.full((case.groups, case.depth), number, np.float32)
+        key_format, value_format = case.formats
+        keys[position + case.count :] = key_format.encode(heads)
+        values[position + case.count :] = value_format.encode(-heads)
         np.testing.assert_array_equal(function(query, keys, values, np.int32(position)), required)
 
 

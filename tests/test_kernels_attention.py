@@ -37,8 +37,19 @@ CASES = {
     "more heads than rows": Case(2, 130, 2, 8, 70),
     "blocks of sixteen": Case(3, 190, 1, 16, 70),
     "four lanes": Case(5, 2, 1, 12, 80),
+    "decode of int8": Case(1, 4, 1, 256, 300, "int8", scale=0.0625, window=120),
+    "decode of int4 values": Case(1, 4, 2, 64, 300, "int8", value_element="int4"),
+    "prompt of int8": Case(70, 4, 2, 32, 200, "int8", window=70, softcap=5.0),
+    "prompt of int4": Case(33, 6, 2, 96, 140, "int4"),
+    "dynamic of int4 values": Case(1, 4, 2, 32, 200, "int8", value_element="int4", dynamic=True),
+    "int8 without groups": Case(3, 2, 1, 80, 140, "int8", window=9),
+    "four lanes of int8": Case(5, 2, 1, 12, 80, "int8"),
+    "int8 in four lanes": Case(1, 14, 2, 36, 150, "int8"),
 }
-FOR_ALL_INSTRUCTIONS = ("decode", "decode in a window", "prompt", "prompt in a window", "dynamic")
+FOR_ALL_INSTRUCTIONS = (
+    *("decode", "decode in a window", "prompt", "prompt in a window", "dynamic"),
+    *("decode of int4 values", "prompt of int8", "prompt of int4"),
+)
 CHOSEN = [
     pytest.param(*each.values, name, id=f"{each.id}-{name}", marks=each.marks)
     for each in SOME

@@ -5,13 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+from attention_programs import FORMATS
+from devices import ON_DEVICES, compile_for
 from gguf_models import SMALL, TinyModel
 from programs import LONG
-from subquant.errors import UsageError
+from subquant.emit.trace import trace
+from subquant.errors import UnsupportedError, UsageError
 from subquant.models import Model, emit, load
+from subquant.models.interface import Shape
+from subquant.models.source import open_model
+from subquant.numerics.array_functions import put_slice
+from subquant.numerics.cache_formats import CacheFormat
+from subquant.runtime import Device
+from transformer_oracle import Oracle
 
 FOLDERS = Path(__file__).parent / "data" / "huggingface"
 FLOAT_FOLDERS = ["gemma3"]
@@ -50,16 +60,138 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return TinyModel("llama", ["Q8_0"], blocks=1, **SMALL).write(path)
 
 
-@pytest.mark.parametrize(("name", "cache"), [("f32", "32x2x32xf32"), ("f16", "32x2x32xf16")])
+@pytest.mark.parametrize(
+    ("name", "cache", "size"),
+    [
+        ("f32", "32x2x32xf32", 512),
+        ("f16", "32x2x32xf16", 256),
+        ("int8", "32x2x34xi8", 136),
+        ("int4", "32x2x18xi8", 104),
+    ],
+)
 def test_emitted_programs_have_the_caches(
-    name: Any, cache: str, model_file: Path, tmp_path: Path
+    name: Any, cache: str, size: int, model_file: Path, tmp_path: Path
 ) -> None:
     module = tmp_path / "model.mlir"
     emit(model_file, module, tmp_path / "model.irpa", context=16, kv_cache=name)
     assert f"tensor<{cache}>" in module.read_text()
+    configuration = open_model(model_file).configuration
+    assert Shape.of_context(16, name).cache_bytes_per_token(configuration) == size
 
 
 def test_unknown_caches_are_refused(model_file: Path) -> None:
     wrong: Any = "f8"
-    with pytest.raises(UsageError, match="the key-value cache is 'f8', expected one of: f32, f16"):
+    message = "the key-value cache is 'f8', expected one of: f32, f16, int8, int4"
+    with pytest.raises(UsageError, match=message):
         load(model_file, kv_cache=wrong)
+
+
+def test_heads_that_are_no_groups_are_refused() -> None:
+    message = "the heads of the model have 16 elements, expected a multiple of 32 for .* of int4; "
+    with pytest.raises(UnsupportedError, match=f"{message}choose int8, f16 or f32"):
+        load(FOLDERS / "gemma3", kv_cache="int4")
+
+
+@pytest.mark.parametrize(("name", "bound"), [("int8", 0.01), ("int4", 0.2)])
+def test_sessions_with_integers(name: Any, bound: float, model_file: Path, tmp_path: Path) -> None:
+    """Logits are near those of f32, and the same tokens in other pieces give the same."""
+    tokens = np.random.default_rng(3).integers(0, 300, 24).tolist()
+    model = load(
+        model_file, activations="float", cache=tmp_path, context=32, kv_cache=name, threads=1
+    )
+    expected, _ = Oracle(model_file).run(tokens)
+    logits = model.logits(tokens)
+    assert 1e-5 < error_of(logits, expected) < bound
+    session = model.session()
+    session.prompt(tokens[:11])
+    after = np.array([session.next(token) for token in tokens[11:]])
+    assert error_of(after, logits[11:]) < bound / 5  # a sum of f32 in another order may round up
+
+
+# -- formats --------------------------------------------------------------------------------------
+
+INTEGERS = {name: FORMATS[name] for name in ("int8", "int4")}
+
+
+def heads_of(size: int, count: int = 4096) -> np.ndarray:
+    """Heads of all magnitudes: halves of steps, zeros, and one outlier in some of them."""
+    generator = np.random.default_rng(size)
+    heads = generator.normal(size=(count, 2, size)) * 10.0 ** generator.integers(
+        -20, 20, (count, 2, 1)
+    )
+    heads[::7, :, 3] *= 100
+    heads[5] = 0
+    heads[6] = 1e-31
+    heads[7::9] = np.rint(heads[7::9, :, :1] * 0 + generator.integers(-254, 255, (1, 2, size))) / 2
+    heads[7::9, :, ::32] = 127
+    return heads.astype(np.float32)
+
+
+def expected_groups(storage: CacheFormat, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The formula in float64: scales and integers of groups."""
+    size = storage.group_size(heads.shape[-1])
+    groups = heads.reshape(*heads.shape[:-1], -1, size).astype(np.float64)
+    most = 2 ** (storage.bits - 1) - 1
+    greatest = np.abs(groups).max(-1, keepdims=True)
+    scales = np.float32(greatest) * np.float32(1 / most)
+    scales = np.where(greatest < 2.0**-100, 0, scales.astype(ml_dtypes.bfloat16).astype(np.float64))
+    integers = np.rint(np.divide(groups, scales, out=np.zeros_like(groups), where=scales > 0))
+    return scales[..., 0], integers
+
+
+@pytest.mark.parametrize("size", [32, 64, 20])
+@pytest.mark.parametrize("name", INTEGERS)
+def test_rows_are_those_of_the_formula(name: str, size: int) -> None:
+    storage, heads = INTEGERS[name], heads_of(size)
+    if not storage.fits(size):
+        return
+    scales, integers = expected_groups(storage, heads)
+    assert np.abs(integers).max() == 2 ** (storage.bits - 1) - 1
+    rows = storage.encode(heads)
+    assert (rows.dtype, rows.shape[-1]) == (np.int8, storage.row_length(size))
+    bits = np.ascontiguousarray(rows[..., storage.value_length(size) :]).view(np.uint16)
+    np.testing.assert_array_equal(bits.view(ml_dtypes.bfloat16).astype(np.float64), scales)
+    decoded = storage.decode(rows, size)
+    np.testing.assert_array_equal(decoded, (integers * scales[..., None]).reshape(heads.shape))
+    greatest = np.abs(heads.reshape(integers.shape)).max(-1, keepdims=True)
+    error = np.abs(decoded.reshape(integers.shape) - heads.reshape(integers.shape))
+    assert (error <= 0.502 * greatest / (2 ** (storage.bits - 1) - 1) + 2.0**-100).all()
+
+
+def test_bytes_of_rows() -> None:
+    for name, size in {"f32": 1024, "f16": 512, "int8": 256 + 16, "int4": 128 + 16}.items():
+        assert FORMATS[name].row_bytes(256) == size
+    int4 = FORMATS["int4"]
+    heads = np.arange(-16, 16, dtype=np.float32) * np.float32(7 / 16)
+    rows = int4.encode(heads)
+    expected = np.rint(heads / np.float32(1)).astype(int)
+    assert [byte & 15 for byte in rows[:16]] == [each & 15 for each in expected[:16]]
+    assert [byte >> 4 for byte in rows[:16]] == expected[16:].tolist()
+    assert rows[16:].tobytes() == b"\x80\x3f"  # 1 in bf16
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_heads_with_infinities_and_nan_decode_to_nan(name: str) -> None:
+    heads = np.ones((3, 32), np.float32)
+    heads[0, 3], heads[1, 4] = np.inf, np.nan
+    decoded = INTEGERS[name].decode(INTEGERS[name].encode(heads), 32)
+    assert np.isnan(decoded[:2]).all()
+    np.testing.assert_allclose(decoded[2], 1, rtol=2**-8)
+
+
+@ON_DEVICES
+def test_programs_store_and_read_the_bits_of_the_formula(device: Device) -> None:
+    for name, size in (("int8", 64), ("int8", 20), ("int4", 64)):
+        storage, heads = INTEGERS[name], heads_of(size, 256)
+
+        def written(cache: Any, x: Any, position: Any, storage: CacheFormat = storage) -> Any:
+            cache = put_slice(cache, storage.encode(x), [position, np.int32(0), np.int32(0)])
+            return cache, storage.decode(cache, x.shape[-1])
+
+        cache = np.zeros((300, 2, storage.row_length(size)), np.int8)
+        types = [(each.shape, each.dtype) for each in (cache, heads)]
+        module = trace(written, [*types, ((), np.int32)])
+        actual, decoded = compile_for(module, device).main(cache, heads, np.int32(9))
+        cache[9 : 9 + len(heads)] = storage.encode(heads)
+        np.testing.assert_array_equal(actual, cache)
+        np.testing.assert_array_equal(decoded, storage.decode(cache, size))

@@ -25,7 +25,7 @@ ModelActivations = Literal["checkpoint", "float", "int8"]
 reduction.
 """
 
-KvCache = Literal["f32", "f16"]
+KvCache = Literal["f32", "f16", "int8", "int4"]
 """Storage of the keys and values of a language model's key-value cache."""
 
 KernelChoice = Literal[

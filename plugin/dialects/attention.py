@@ -8,10 +8,14 @@
            -> tensor<?x4x256xf32>
 
 The query ``[T, heads, D]`` has a row for each of ``T`` positions that follow each other, of which
-``position`` is the first. The caches ``[context, kv_heads, D]`` have one for each position that
-there can be, and those of the query are written already. The first ``heads / kv_heads`` heads
-attend the first head of the caches, and so on: for the query ``t`` of head ``h``, with
-``k = h / (heads / kv_heads)``::
+``position`` is the first. The caches ``[context, kv_heads, row]`` have one for each position that
+there can be, and those of the query are written already. Their rows have the elements of a head in
+a format of `subquant.numerics.cache_formats`: ``D`` elements of f32 or f16, or the bytes (i8) of
+``int8`` or ``int4``, decoded in the formulas below. Keys and values may be in different formats of
+bytes.
+
+The first ``heads / kv_heads`` heads attend the first head of the caches, and so on: for the query
+``t`` of head ``h``, with ``k = h / (heads / kv_heads)``::
 
     first(t) = max(0, position + t - window + 1)        (0 without a window)
     score[j] = scale * sum_d query[t, h, d] * keys[j, k, d]
@@ -37,6 +41,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core._mlir import Operation, Value, ir
+from ..numerics.cache_formats import CACHE_FORMATS, CacheFormat
+from ..numerics.element_types import ElementType
 from .quant import raising
 
 _OPERANDS = ("query", "keys", "values", "position")
@@ -87,6 +93,21 @@ class Attention:
         return int(self.query.type.shape[2])
 
     @property
+    def key_format(self) -> CacheFormat:
+        """The format of the keys."""
+        return self._format(self.keys)
+
+    @property
+    def value_format(self) -> CacheFormat:
+        """The format of the values."""
+        return self._format(self.values)
+
+    def _format(self, cache: Value) -> CacheFormat:
+        storage = _storage(cache.type, self.depth)
+        assert storage is not None  # it is verified
+        return storage
+
+    @property
     def context(self) -> int:
         """The number of keys in the cache."""
         return int(self.keys.type.shape[0])
@@ -106,18 +127,34 @@ def check_attention(op: Operation) -> Iterator[str]:
             yield f"{name} must be a tensor of 3 dimensions, got '{type_}'"
     if not isinstance(query.element_type, ir.F32Type) or _dynamic(query) - {0}:
         yield f"query must have elements of f32, and a dynamic first dimension only, got '{query}'"
-    if not isinstance(keys.element_type, (ir.F16Type, ir.F32Type)) or _dynamic(keys):
-        yield f"keys must have elements of f16 or f32 and static dimensions, got '{keys}'"
-    if values != keys:
+    for name, cache in (("keys", keys), ("values", values)):
+        is_i8 = cache.element_type == ir.IntegerType.get_signless(8)
+        if not (is_i8 or _is_float(cache)) or _dynamic(cache):
+            expected = "elements of f16, f32 or i8 and static dimensions"
+            yield f"{name} must have {expected}, got '{cache}'"
+    if values != keys and (_is_float(keys) or _is_float(values)):
         yield f"values must be of the type of keys, '{keys}', got '{values}'"
+    if list(values.shape[:2]) != list(keys.shape[:2]):
+        yield f"values must have the positions and heads of keys, '{keys}', got '{values}'"
     if str(position) != "tensor<i32>":
         yield f"position must be 'tensor<i32>', got '{position}'"
     result = op.results[0].type
     if result != query:
         yield f"result must be of the type of the query, '{query}', got '{result}'"
-    (count, heads, depth), (context, groups, of_keys) = query.shape, keys.shape
-    if depth != of_keys:
-        yield f"query and keys must have rows of one length, got {depth} and {of_keys}"
+    (count, heads, depth), (context, groups, row_length) = query.shape, keys.shape
+    if _is_float(keys) and depth != row_length:
+        yield f"query and keys must have rows of one length, got {depth} and {row_length}"
+    for name, cache in (("keys", keys), ("values", values)):
+        if _storage(cache, depth) is None:
+            lengths = " or ".join(
+                f"{each.row_length(depth)} bytes ({each.name})"
+                for each in CACHE_FORMATS
+                if each.is_quantized and each.fits(depth)
+            )
+            yield (
+                f"{name} of i8 must have rows of {lengths} for heads of {depth} elements, got "
+                f"{cache.shape[2]}"
+            )
     if not all((heads, depth, context, groups)):
         yield "heads, rows and context must have elements, got none"
     if heads % groups:
@@ -139,6 +176,15 @@ def check_attention(op: Operation) -> Iterator[str]:
         yield f"attribute 'window' must be of type i64, got '{window}'"
     if window.value < 0:
         yield f"attribute 'window' must be at least 0, got {window.value}"
+
+
+def _is_float(type_: ir.RankedTensorType) -> bool:
+    return isinstance(type_.element_type, (ir.F16Type, ir.F32Type))
+
+
+def _storage(cache: ir.RankedTensorType, head_size: int) -> CacheFormat | None:
+    element = ElementType.of_mlir(str(cache.element_type))
+    return CacheFormat.stored_as(element, int(cache.shape[2]), head_size)
 
 
 def _dynamic(type_: ir.RankedTensorType) -> set[int]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.option_fields import KvCache
-from ..numerics.cache_formats import CacheFormat
+from ..numerics.cache_formats import formats_of
 from ..numerics.element_types import AnyArray
 from .configuration import Configuration
 
@@ -50,14 +50,15 @@ class Shape:
         """Rows of a cache: the context, and padding of a prompt's last batch."""
         return self.context + self.pieces[0]
 
-    @property
-    def cache_format(self) -> CacheFormat:
-        """The storage of keys and values."""
-        return CacheFormat.named(self.kv_cache)
+    def cache_bytes_per_token(self, configuration: Configuration) -> int:
+        """Return the memory of a token's keys and values in the caches of all blocks."""
+        c = configuration
+        rows = [each.row_bytes(c.size) for each in formats_of(self.kv_cache)]
+        return c.blocks * c.kv_heads * sum(rows)
 
 
 class Cache(NamedTuple):
-    """Key-value cache of a block, rows of ``[context, kv_heads]`` in a `CacheFormat` each."""
+    """Key-value cache of a block: ``[context, kv_heads, row]``, see `numerics.cache_formats`."""
 
     keys: AnyArray
     values: AnyArray
@@ -67,7 +68,9 @@ def empty_caches(
     configuration: Configuration, context: int, kv_cache: KvCache = "f16"
 ) -> list[Cache]:
     """Return the caches of all blocks before the first token: NumPy broadcasts of one zero."""
-    c, storage = configuration, CacheFormat.named(kv_cache)
-    zero = storage.element.dtype.type(0)
-    zeros = np.broadcast_to(zero, (context, c.kv_heads, storage.row_length(c.size)))
-    return [Cache(zeros, zeros)] * c.blocks
+    c = configuration
+    zeros = [
+        np.broadcast_to(each.element.dtype.type(0), (context, c.kv_heads, each.row_length(c.size)))
+        for each in formats_of(kv_cache)
+    ]
+    return [Cache(*zeros)] * c.blocks

@@ -22,7 +22,7 @@ from ..core.files import write_atomically
 from ..core.option_fields import KvCache, ModelActivations
 from ..errors import InputError, Place, SubquantError, UsageError
 from ..isolation.client import ChildEnded, call
-from ..numerics.cache_formats import CacheFormat
+from ..numerics.cache_formats import check_head_size
 from ..numerics.element_types import Array
 from ..runtime import Device, Executable
 from .chat import ChatTemplate, Message
@@ -66,8 +66,7 @@ class Model:
     @property
     def cache_bytes_per_token(self) -> int:
         """The memory that a token takes in a session's cache: its keys and values of all blocks."""
-        c = self.configuration
-        return 2 * c.blocks * c.kv_heads * self._shape.cache_format.row_bytes(c.size)
+        return self._shape.cache_bytes_per_token(self.configuration)
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -170,7 +169,8 @@ def load(
             its exceptions end the call.
 
     Raises:
-        UnsupportedError: the architecture, or the type of a tensor, is not supported.
+        UnsupportedError: the architecture, the type of a tensor, or the size of heads in the cache
+            is not supported.
         InputError: the file cannot be read, or is not valid; or the cache cannot be written.
         SubquantError: the compilation failed, or there is no device.
     """
@@ -314,8 +314,8 @@ def _shape(
     activations: ModelActivations | None = None,
 ) -> Shape:
     """Return the sizes of a program; errors as `load`."""
-    CacheFormat.named(kv_cache)  # or it raises
     configuration, rounds = source.configuration, bool(source.activations())
+    check_head_size(kv_cache, configuration.size)
     if activations == "checkpoint" and not rounds:
         raise UsageError(
             "the model says nothing of activations; expected int8 or float, not checkpoint"

@@ -59,6 +59,7 @@ from ..layouts import (
     StackedArrays,
     StackedTensor,
 )
+from ..numerics.cache_formats import formats_of
 from ..numerics.element_types import AnyArray, ElementType
 from ..weights.theta import Theta
 from .configuration import Configuration, expected_tensors
@@ -113,9 +114,11 @@ class _Functions:
         self.configuration = configuration
         self.weights = weights
         self.shape = shape
-        storage = shape.cache_format
-        cache = [shape.rows, configuration.kv_heads, storage.row_length(configuration.size)]
-        self.caches = [tensor_type(cache, mlir_type(storage.element))] * (2 * configuration.blocks)
+        rows = [shape.rows, configuration.kv_heads]
+        self.caches = [
+            tensor_type([*rows, each.row_length(configuration.size)], mlir_type(each.element))
+            for each in formats_of(shape.kv_cache)
+        ] * configuration.blocks
         self.position = ir.IntegerType.get_signless(32)
 
     def write_read(self, count: int) -> None:

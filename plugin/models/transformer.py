@@ -13,7 +13,8 @@ Some models have the second norm of each line. Weights come from a tree of tenso
 computes with them by their layouts.
 
 ``T`` tokens stand at the positions ``position`` to ``position + T - 1``. The caches hold keys and
-values of ``[context, kv_heads, size]``, and are given back with those of the tokens.
+values of ``[context, kv_heads, row]``, in a format of `subquant.numerics.cache_formats`, and are
+given back with those of the tokens.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 from ..layouts import QuantizedTensor
 from ..numerics.array_functions import put_slice
 from ..numerics.attention import attend
+from ..numerics.cache_formats import stored_as
 from ..numerics.element_types import AnyArray
 from ..ops.activations import quantize_activations
 from ..ops.layers import Embedding
@@ -196,8 +198,10 @@ class _Block:
         return self._linear("attn_output", attended.reshape((count, -1))), cache
 
 
-def _written(cache: AnyArray, rows: AnyArray, position: AnyArray) -> AnyArray:
-    return put_slice(cache, rows.astype(cache.dtype), [position, np.int32(0), np.int32(0)])
+def _written(cache: AnyArray, heads: AnyArray, position: AnyArray) -> AnyArray:
+    """Return a cache with the keys or values of tokens, ``[T, kv_heads, size]``, in its format."""
+    rows = stored_as(cache, heads.shape[-1]).encode(heads)
+    return put_slice(cache, rows, [position, np.int32(0), np.int32(0)])
 
 
 # -- formulas --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from .array_functions import bits_of, dispatched
+from .cache_formats import stored_as
 from .element_types import F32, I32, AnyArray
 
 
@@ -25,8 +26,8 @@ def attend(
 
     Args:
         query: ``[T, heads, D]``, float32.
-        keys, values: ``[context, kv_heads, D]``, float16 or float32, where ``T <= context`` and
-            ``kv_heads`` divides ``heads``.
+        keys, values: ``[context, kv_heads, row]``, in a format of `numerics.cache_formats`, where
+            ``T <= context`` and ``kv_heads`` divides ``heads``.
         position: of the first query, an integer.
         window: how many keys a query attends at most; 0 for no such limit.
         softcap: what scores are bounded by; 0 for no bound.
@@ -36,7 +37,9 @@ def attend(
     start = int(np.clip(position, 0, context - count))
     first = max(0, start - window + 1) if window else 0
     attended = slice(first, start + count)
-    key, value = (array[attended].astype(np.float32) for array in (keys, values))
+    key, value = (
+        stored_as(array, depth).decode(array[attended], depth) for array in (keys, values)
+    )
     grouped = query.reshape((count, groups, heads // groups, depth))
     scores = np.einsum("tkgd,jkd->kgtj", grouped, key, optimize=True) * np.float32(scale)
     if softcap:

@@ -1,18 +1,50 @@
 """Storage formats of a key-value cache: how a head of a token lies in memory.
 
-A cache is an array ``[context, kv_heads, row]`` whose rows are heads of ``D`` elements:
+A cache is an array ``[context, kv_heads, row]``. A row has the ``D`` elements of a head:
 
 ``f32``, ``f16``
-    the elements themselves, rounded to nearest even.
+    the elements, rounded to nearest even: ``row = D``.
+``int8``
+    integers from -127 to 127 in groups of 32 elements of the head, and the bf16 scale of each
+    group: ``row = D + D / 16`` bytes. A head that is no whole groups is one group.
+``int4``
+    integers from -7 to 7 in groups of 32 elements, and the bf16 scale of each group:
+    ``row = D / 2 + D / 16`` bytes. The 16 bytes of a group have its elements 0 to 15 in the low
+    bits, and its elements 16 to 31 in the high ones.
+
+The formula of a group ``x`` with the greatest integer ``m``, which is 127 or 7::
+
+    scale   = bf16(f32(1 / m) * max |x|)    (0 where max |x| < 2**-100; NaN where one is not finite)
+    q       = round_half_even(x / scale)    (0 where the scale is 0 or NaN)
+    decoded = q * scale
+
+The multiplication is one of f32, bf16 is its nearest even, and the division rounds to nearest even,
+so every target stores the same bits. A bf16 scale has the range of f32: it neither overflows nor
+becomes subnormal, as one of f16 would. Rounding changes it by up to ``2**-8``, hence ``|x| / scale
+<= m * (1 + 2**-8) < m + 0.5``: integers need no clamp. Decoded elements are exact in f32.
+
+In memory, the scales follow the integers of their row, the low byte of each first.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..core.option_fields import KvCache
-from ..errors import UsageError, expected_name
-from .element_types import F16, F32, ElementType
+from ..errors import UnsupportedError, UsageError, expected_name
+from .array_functions import bits_of, convert, truncate
+from .element_types import F16, F32, I8, I32, AnyArray, ElementType
+
+_GROUP = 32
+"""The elements that share a scale."""
+_SCALE_BYTES = 2
+"""The bytes of a bf16 scale."""
+_MIN_SCALED = 2.0**-100
+"""A group whose greatest magnitude is less counts as zeros."""
+_NAN = 0x7FC0
+"""The bf16 bits of NaN."""
 
 
 @dataclass(frozen=True)
@@ -20,30 +52,133 @@ class CacheFormat:
     """Storage format of keys and values.
 
     Attributes:
-        name: the name, as in the option ``--kv-cache``.
+        name: the name, one of the first column above.
         element: the element type of the cache.
+        bits: the bits of an element of a head.
+        group: the elements that share a scale; 0 for the whole head.
     """
 
-    name: KvCache
+    name: str
     element: ElementType
+    bits: int
+    group: int = 0
 
     @staticmethod
-    def named(name: str) -> CacheFormat:
-        """Return the format of a name; UsageError if there is none."""
+    def stored_as(element: ElementType, row_length: int, head_size: int) -> CacheFormat | None:
+        """Return the format of a cache by the types of its elements and rows; None for none."""
         for each in CACHE_FORMATS:
-            if each.name == name:
+            fits = each.fits(head_size) and each.row_length(head_size) == row_length
+            if each.element == element and fits:
                 return each
-        known = expected_name(name, [each.name for each in CACHE_FORMATS])
-        raise UsageError(f"the key-value cache is '{name}', {known}")
+        return None
+
+    @property
+    def is_quantized(self) -> bool:
+        """True where the cache has integers and scales."""
+        return self.element == I8
+
+    def fits(self, head_size: int) -> bool:
+        """Return whether a head of 4-bit integers is whole groups."""
+        return self.bits != 4 or head_size % self.group == 0
+
+    def group_size(self, head_size: int) -> int:
+        """Return the elements that share a scale."""
+        return self.group if self.group and head_size % self.group == 0 else head_size
+
+    def groups(self, head_size: int) -> int:
+        """Return the number of scales of a row."""
+        return head_size // self.group_size(head_size) if self.is_quantized else 0
+
+    def value_length(self, head_size: int) -> int:
+        """Return the elements of a row of the cache before its scales."""
+        return head_size * self.bits // self.element.bits
 
     def row_length(self, head_size: int) -> int:
         """Return the elements of a row of the cache, for a head of `head_size` elements."""
-        return head_size
+        return self.value_length(head_size) + _SCALE_BYTES * self.groups(head_size)
 
     def row_bytes(self, head_size: int) -> int:
         """Return the bytes of a row of the cache."""
         return self.row_length(head_size) * self.element.bits // 8
 
+    def encode(self, heads: AnyArray) -> AnyArray:
+        """Return the rows ``[..., row]`` of heads ``[..., D]``, float32."""
+        if not self.is_quantized:
+            return convert(heads, self.element)
+        outer, size = heads.shape[:-1], heads.shape[-1]
+        groups = heads.reshape((*outer, self.groups(size), -1))
+        greatest = np.abs(groups).max(-1, keepdims=True)
+        bits = _scale_bits(greatest, 2 ** (self.bits - 1) - 1)
+        is_scaled = (bits != 0) & (bits != _NAN)
+        divisor = np.where(is_scaled, bits_of(bits << 16, F32), np.float32(1))
+        integers = truncate(np.rint(np.where(is_scaled, groups, np.float32(0)) / divisor), I32)
+        if self.bits == 4:
+            half = self.group // 2
+            integers = (integers[..., :half] & 15) | (integers[..., half:] << 4)
+        values = convert(integers, I8).reshape((*outer, -1))
+        scales = convert(np.concatenate([bits, bits >> 8], -1), I8).reshape((*outer, -1))
+        return np.concatenate([values, scales], -1)
 
-CACHE_FORMATS = (CacheFormat("f32", F32), CacheFormat("f16", F16))
+    def decode(self, rows: AnyArray, head_size: int) -> AnyArray:
+        """Return the heads ``[..., D]`` of rows ``[..., row]``, float32."""
+        if not self.is_quantized:
+            return convert(rows, F32)
+        outer, length = rows.shape[:-1], self.value_length(head_size)
+        grouped = (*outer, self.groups(head_size), -1)
+        integers = convert(rows[..., :length], I32).reshape(grouped)
+        if self.bits == 4:
+            integers = np.concatenate([(integers << 28) >> 28, integers >> 4], -1)
+        low_high = convert(rows[..., length:], I32).reshape(grouped)
+        bits = ((low_high[..., :1] & 255) | (low_high[..., 1:] << 8)) << 16
+        return (convert(integers, F32) * bits_of(bits, F32)).reshape((*outer, head_size))
+
+
+def _scale_bits(greatest: AnyArray, most: int) -> AnyArray:
+    """The bf16 bits (int32) of the scales for greatest magnitudes and a greatest integer."""
+    bits = bits_of(greatest * np.float32(1 / most), I32)
+    rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
+    scaled = np.where(greatest < np.float32(_MIN_SCALED), 0, rounded)
+    return np.where(greatest < np.float32(np.inf), scaled, _NAN)
+
+
+_F32, _F16 = CacheFormat("f32", F32, 32), CacheFormat("f16", F16, 16)
+_INT8, _INT4 = CacheFormat("int8", I8, 8, _GROUP), CacheFormat("int4", I8, 4, _GROUP)
+CACHE_FORMATS = (_F32, _F16, _INT8, _INT4)
 """All formats."""
+
+_KV_CACHES: dict[KvCache, tuple[CacheFormat, CacheFormat]] = {
+    "f32": (_F32, _F32),
+    "f16": (_F16, _F16),
+    "int8": (_INT8, _INT8),
+    "int4": (_INT8, _INT4),
+}
+"""The formats of keys and of values, by the name of a cache.
+
+Keys of 4 bits raise the perplexity of Gemma 3 270M by 6 to 16 %, values by less than 1 %.
+"""
+
+
+def stored_as(cache: AnyArray, head_size: int) -> CacheFormat:
+    """Return the format of a cache that has one."""
+    element = ElementType.of_dtype(cache.dtype)
+    storage = CacheFormat.stored_as(element, cache.shape[-1], head_size)
+    assert storage is not None, f"a cache of {cache.dtype} and rows of {cache.shape[-1]}"
+    return storage
+
+
+def formats_of(kv_cache: str) -> tuple[CacheFormat, CacheFormat]:
+    """Return the formats of keys and of values; UsageError if no cache has the name."""
+    for name, formats in _KV_CACHES.items():
+        if name == kv_cache:
+            return formats
+    raise UsageError(f"the key-value cache is '{kv_cache}', {expected_name(kv_cache, _KV_CACHES)}")
+
+
+def check_head_size(kv_cache: str, head_size: int) -> None:
+    """Raise UnsupportedError where heads are no whole groups of a cache."""
+    for each in formats_of(kv_cache):
+        if not each.fits(head_size):
+            raise UnsupportedError(
+                f"the heads of the model have {head_size} elements, expected a multiple of "
+                f"{each.group} for a key-value cache of {each.name}; choose int8, f16 or f32"
+            )

@@ -418,11 +418,23 @@
 %q, %k, %v, %p = "test.make"() : () -> (tensor<?x?x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>)
 %y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<?x?x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>) -> tensor<?x?x8xf32>
 // -----
-// error @+2:6 VerificationError: 'subquant.attention' op keys must have elements of f16 or f32 and static dimensions, got 'tensor<16x2x8xi8>'
+// error @+2:6 VerificationError: 'subquant.attention' op keys must have elements of f16, f32 or i8 and static dimensions, got 'tensor<16x2x8xi16>'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xi16>, tensor<16x2x8xi16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x2x8xi16>, tensor<16x2x8xi16>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op keys of i8 must have rows of 10 bytes (int8) for heads of 8 elements, got 8
 %q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xi8>, tensor<16x2x8xi8>, tensor<i32>)
 %y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x2x8xi8>, tensor<16x2x8xi8>, tensor<i32>) -> tensor<2x4x8xf32>
 // -----
-// error @+2:6 VerificationError: 'subquant.attention' op keys must have elements of f16 or f32 and static dimensions, got 'tensor<?x2x8xf16>'
+// error @+2:6 VerificationError: 'subquant.attention' op values of i8 must have rows of 34 bytes (int8) or 18 bytes (int4) for heads of 32 elements, got 32
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x32xf32>, tensor<16x2x18xi8>, tensor<16x2x32xi8>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x32xf32>, tensor<16x2x18xi8>, tensor<16x2x32xi8>, tensor<i32>) -> tensor<2x4x32xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op values must have the positions and heads of keys, 'tensor<16x2x18xi8>', got 'tensor<16x1x34xi8>'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x32xf32>, tensor<16x2x18xi8>, tensor<16x1x34xi8>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x32xf32>, tensor<16x2x18xi8>, tensor<16x1x34xi8>, tensor<i32>) -> tensor<2x4x32xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op keys must have elements of f16, f32 or i8 and static dimensions, got 'tensor<?x2x8xf16>'
 %q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<?x2x8xf16>, tensor<?x2x8xf16>, tensor<i32>)
 %y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<?x2x8xf16>, tensor<?x2x8xf16>, tensor<i32>) -> tensor<2x4x8xf32>
 // -----

@@ -15,6 +15,9 @@ At the end, results are divided by the totals. So a softmax needs no memory of t
 context, and blocks after the last position or before the window are not read. Scores are
 accumulated over ``d`` for several rows and keys at once, results for several rows and vectors of
 ``d``: each load, and its conversion from f16, is used several times.
+
+Integers of a cache (`subquant.numerics.cache_formats`) are decoded in registers. Before a block is
+computed, the bf16 scales of its keys and values become f32 in scratch memory.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from ...emit.linalg import Extent
 from ...emit.operation import INDEX
 from ...emit.vectors import (
     Vectors,
+    bitcast,
     broadcast,
     constant_vector,
     element_at,
@@ -50,7 +54,8 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import convert
 from ...numerics.attention import bounded, exponential
-from ...numerics.element_types import F32, I32, ElementType
+from ...numerics.cache_formats import CacheFormat
+from ...numerics.element_types import BF16, F32, I8, I32
 from ..isa.base import InstructionSet
 from ..kernel import Binding, Kernel
 
@@ -80,7 +85,7 @@ class AttentionKernel:
         heads, kv_heads: the number of query heads, and of KV heads.
         head_size: elements of a query, key or value.
         context: the keys of the cache.
-        element: the element type of the cache, f16 or f32.
+        key_format, value_format: the storage of keys and values.
         scale, window, softcap: as in `subquant.dialects.attention.Attention`.
     """
 
@@ -90,15 +95,26 @@ class AttentionKernel:
     kv_heads: int
     head_size: int
     context: int
-    element: ElementType
+    key_format: CacheFormat
+    value_format: CacheFormat
     scale: float
     window: int
     softcap: float
 
-    @staticmethod
-    def fits_scratch(rows: int, lanes: int) -> bool:
-        """True if the smallest block of keys fits scratch memory."""
-        return _keys_per_block(rows, lanes) is not None
+    @property
+    def fits_scratch(self) -> bool:
+        """True if the smallest block of keys of a query fits scratch memory."""
+        return self._keys_that_fit(self.heads_per_kv_head) is not None
+
+    def _keys_that_fit(self, rows: int) -> int | None:
+        """The largest block of keys whose scores and scales fit scratch memory; None for none."""
+        formats = (self.key_format, self.value_format)
+        scales = sum(each.groups(self.head_size) for each in formats)
+        for keys in _KEYS_PER_BLOCK:
+            numbers = rows * (keys + self.lanes + 2) + keys * scales
+            if numbers * F32.bits // 8 <= _MAX_SCRATCH_BYTES:
+                return keys
+        return None
 
     @property
     def lanes(self) -> int:
@@ -128,24 +144,35 @@ class AttentionKernel:
         """The keys of a block."""
         if self.queries == 1:
             limit = _MAX_KEYS_PER_BLOCK_OF_ONE_QUERY
-            return min(limit, _keys_per_block(self.heads_per_kv_head, self.lanes) or limit)
-        keys = _keys_per_block(self.rows_per_workgroup, self.lanes)
+            return min(limit, self._keys_that_fit(self.heads_per_kv_head) or limit)
+        keys = self._keys_that_fit(self.rows_per_workgroup)
         assert keys is not None  # callers test fits_scratch
         return keys
 
     @property
     def register_tile(self) -> tuple[int, int]:
         """Rows, and vectors of results, of a register tile."""
-        return (4, 4) if self.target.lanes == 16 else (2, 4)
+        vectors = max(4, self.vectors_per_load(self.value_format))
+        return (4, vectors) if self.target.lanes == 16 else (2, vectors)
+
+    def vectors_per_load(self, storage: CacheFormat) -> int:
+        """The vectors of a key or value that are decoded together: a group, or one."""
+        return storage.group // self.lanes if self._has_groups(storage) else 1
+
+    def _has_groups(self, storage: CacheFormat) -> bool:
+        return 0 < storage.group == storage.group_size(self.head_size)
 
     def kernel(self) -> Kernel:
         """Build the kernel: bindings are the query, keys, values, the position, and the result."""
         rows = (None, self.heads, self.head_size)
-        cache = (self.context, self.kv_heads, self.head_size)
+        keys, values = (
+            Binding((self.context, self.kv_heads, each.row_length(self.head_size)), each.element)
+            for each in (self.key_format, self.value_format)
+        )
         bindings = [
             Binding(rows, F32),
-            Binding(cache, self.element),
-            Binding(cache, self.element),
+            keys,
+            values,
             Binding((), I32),
             Binding(rows, F32),
         ]
@@ -162,8 +189,8 @@ class AttentionKernel:
         rows = self.rows_per_workgroup
         memory = _Memory(
             query,
-            keys,
-            values,
+            _CacheReader.of(self, self.key_format, keys, kv_head),
+            _CacheReader.of(self, self.value_format, values, kv_head),
             result,
             scratch([rows, self.keys_per_block], F32),
             scratch([rows], F32),
@@ -183,11 +210,94 @@ class AttentionKernel:
 
 
 @dataclass(frozen=True)
-class _Memory:
-    """The memrefs of a workgroup.
+class _CacheReader:
+    """Code that reads and decodes the keys or the values.
 
     Attributes:
-        query, keys, values, result: the bindings.
+        storage: the format of the cache.
+        cache: the binding.
+        kv_head: the head of a workgroup.
+        scales: of each key of a block and each group, in scratch memory; None for floats.
+    """
+
+    kernel: AttentionKernel
+    storage: CacheFormat
+    cache: Value
+    kv_head: ArrayLike
+    scales: Value | None
+
+    @classmethod
+    def of(
+        cls, kernel: AttentionKernel, storage: CacheFormat, cache: Value, kv_head: ArrayLike
+    ) -> _CacheReader:
+        """Return a reader, with scratch memory for scales."""
+        groups = storage.groups(kernel.head_size)
+        scales = scratch([kernel.keys_per_block, groups], F32) if groups else None
+        return cls(kernel, storage, cache, kv_head, scales)
+
+    @property
+    def vectors_per_load(self) -> int:
+        """The number of vectors that `load` returns."""
+        return self.kernel.vectors_per_load(self.storage)
+
+    def decode_scales(self, block: ArrayLike, count: ArrayLike) -> None:
+        """Write the scales of a block of keys to scratch memory."""
+        scales, size = self.scales, self.kernel.head_size
+        if scales is None:
+            return
+        groups, start = self.storage.groups(size), self.storage.value_length(size)
+
+        def decode(number: Value) -> None:
+            index = [(block + scalar(number)).value, self.kv_head.value, start]
+            loaded = bitcast(load(self.cache, index, 2 * groups, I8), BF16)
+            store(convert(loaded, F32), scales, [number, 0])
+
+        loop(0, count.value, 1, decode)
+
+    def load(self, block: ArrayLike, key: ArrayLike, offset: Value) -> list[ArrayLike]:
+        """Load some vectors of a key of a block, from an element on, as f32."""
+        lanes, storage = self.kernel.lanes, self.storage
+        if storage.bits == 4:
+            vectors = self._load_int4(key, offset)
+        else:
+            vectors = []
+            for vector in range(self.vectors_per_load):
+                start = (scalar(offset) + lanes * vector).value if vector else offset
+                index = [key.value, self.kv_head.value, start]
+                vectors.append(convert(load(self.cache, index, lanes, storage.element), F32))
+        if self.scales is None:
+            return vectors
+        group = quotient(scalar(offset), storage.group_size(self.kernel.head_size))
+        scale = broadcast(load_element(self.scales, [(key - block).value, group.value]), lanes)
+        return [each * scale for each in vectors]
+
+    def _load_int4(self, key: ArrayLike, offset: Value) -> list[ArrayLike]:
+        """Load a group of 4-bit integers: the low halves of its bytes, then the high ones."""
+        lanes, low, high = self.kernel.lanes, [], []
+        first = quotient(scalar(offset), 2)
+        for start in range(0, self.storage.group // 2, lanes):
+            index = [key.value, self.kv_head.value, (first + start).value]
+            pairs = convert(load(self.cache, index, lanes, I8), I32)
+            low.append(convert((pairs << 28) >> 28, F32))
+            high.append(convert(pairs >> 4, F32))
+        return low + high
+
+    def prefetch(self, first: ArrayLike) -> None:
+        """Prefetch the rows of a tile of keys."""
+        elements = _CACHE_LINE_BYTES * 8 // self.storage.element.bits
+        for number in range(_KEYS_PER_TILE):
+            key = (first + number).value
+            for offset in range(0, self.storage.row_length(self.kernel.head_size), elements):
+                prefetch(self.cache, [key, self.kv_head.value, linalg.constant_index(offset)])
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """The memory of a workgroup.
+
+    Attributes:
+        query, result: the bindings.
+        keys, values: the readers of the caches.
         scores: of each row and key of a block; then the softmax weights.
         maxima: the running maximum of each row.
         rescales: the factor of each row's previous totals and results.
@@ -195,8 +305,8 @@ class _Memory:
     """
 
     query: Value
-    keys: Value
-    values: Value
+    keys: _CacheReader
+    values: _CacheReader
     result: Value
     scores: Value
     maxima: Value
@@ -230,6 +340,8 @@ class _Rows:
         def add_block(key: Value) -> None:
             block = scalar(key)
             count = np.minimum(end - block, kernel.keys_per_block)
+            for reader in (self.memory.keys, self.memory.values):
+                reader.decode_scales(block, count)
             self._in_row_tiles(rows, functools.partial(self._write_scores, block, count))
             loop(0, rows, 1, lambda row: self._write_weights(scalar(row), block))
             self._in_row_tiles(rows, functools.partial(self._add_values, block, count))
@@ -274,6 +386,7 @@ class _Rows:
         kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
         positions = [self._query_and_head(row + number) for number in range(rows)]
         last = block + count - 1
+        vectors = memory.keys.vectors_per_load
 
         def write_keys(offset: Value) -> None:
             first = block + scalar(offset)
@@ -282,41 +395,33 @@ class _Rows:
                 when(row == 0, lambda: self._prefetch(first))
 
             def accumulate(offset: Value, *carried: ArrayLike) -> list[ArrayLike]:
-                key_vectors = [self._load(memory.keys, key.value, offset) for key in keys]
-                accumulators = []
-                for number, position in enumerate(positions):
-                    query = load(memory.query, [*position, offset], lanes, F32)
-                    own = carried[number * _KEYS_PER_TILE : (number + 1) * _KEYS_PER_TILE]
-                    for key_vector, accumulator in zip(key_vectors, own, strict=True):
-                        accumulators.append(kernel.target.fma(query, key_vector, accumulator))
+                loaded = [memory.keys.load(block, key, offset) for key in keys]
+                accumulators = list(carried)
+                for vector in range(vectors):
+                    start = (scalar(offset) + lanes * vector).value if vector else offset
+                    for number, position in enumerate(positions):
+                        query = load(memory.query, [*position, start], lanes, F32)
+                        for key, key_vectors in enumerate(loaded, number * _KEYS_PER_TILE):
+                            accumulators[key] = kernel.target.fma(
+                                query, key_vectors[vector], accumulators[key]
+                            )
                 return accumulators
 
             zeros = [Vectors(lanes).known(0.0, F32)] * (rows * _KEYS_PER_TILE)
-            accumulators = loop(0, kernel.head_size, lanes, accumulate, zeros)
+            accumulators = loop(0, kernel.head_size, lanes * vectors, accumulate, zeros)
             for number in range(rows):
                 own = accumulators[number * _KEYS_PER_TILE : (number + 1) * _KEYS_PER_TILE]
                 store(lane_sums(own), memory.scores, [(row + number).value, offset])
 
         loop(0, count.value, _KEYS_PER_TILE, write_keys)
 
-    def _load(self, cache: Value, key: Value, offset: Value) -> ArrayLike:
-        """Load a vector of the cache, as f32."""
-        index = [key, self.kv_head.value, offset]
-        return convert(load(cache, index, self.kernel.lanes, self.kernel.element), F32)
-
     def _prefetch(self, first: ArrayLike) -> None:
         """Prefetch the values of some keys, and the same number of keys of the next block.
 
         One query reads everything once, in parts of a row, which hardware does not prefetch.
         """
-        kernel, memory = self.kernel, self.memory
-        elements = _CACHE_LINE_BYTES * 8 // kernel.element.bits
-        for cache, distance in ((memory.values, 0), (memory.keys, kernel.keys_per_block)):
-            for number in range(_KEYS_PER_TILE):
-                key = (first + (number + distance)).value
-                for offset in range(0, kernel.head_size, elements):
-                    index = linalg.constant_index(offset)
-                    prefetch(cache, [key, self.kv_head.value, index])
+        self.memory.values.prefetch(first)
+        self.memory.keys.prefetch(first + self.kernel.keys_per_block)
 
     # -- softmax ----------------------------------------------------------------------------------
 
@@ -371,8 +476,12 @@ class _Rows:
             ]
 
             def add_key(number: Value, *carried: ArrayLike) -> list[ArrayLike]:
-                key = (block + scalar(number)).value
-                values = [self._load(memory.values, key, offset) for offset in offsets]
+                key = block + scalar(number)
+                values = [
+                    vector
+                    for offset in offsets[:: memory.values.vectors_per_load]
+                    for vector in memory.values.load(block, key, offset)
+                ]
                 weights = [
                     broadcast(load_element(memory.scores, [each, number]), lanes)
                     for each in own_rows
@@ -407,11 +516,3 @@ class _Rows:
             store(load(self.memory.result, index, lanes, F32) / totals, self.memory.result, index)
 
         loop(0, self.kernel.head_size, lanes, divide)
-
-
-def _keys_per_block(rows: int, lanes: int) -> int | None:
-    """The largest block of keys whose scores fit scratch memory; None if none fits."""
-    for keys in _KEYS_PER_BLOCK:
-        if rows * (keys + lanes + 2) * F32.bits // 8 <= _MAX_SCRATCH_BYTES:
-            return keys
-    return None

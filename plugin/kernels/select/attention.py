@@ -8,7 +8,6 @@ from ...core._mlir import Value
 from ...dialects.attention import Attention
 from ...emit import linalg
 from ...emit.linalg import Extent
-from ...emit.operation import element_of
 from ..cpu.attention import AttentionKernel
 from ..isa.base import InstructionSet
 from ..kernel import KernelTable
@@ -27,11 +26,6 @@ def call_attention(
         return MatchFailure(f"its head dimension {attention.depth} is no multiple of {_MIN_LANES}")
     if attention.count == 0:
         return MatchFailure("it has no queries")
-    heads_per_group = attention.heads // attention.groups
-    if not AttentionKernel.fits_scratch(heads_per_group, lanes):
-        return MatchFailure(
-            f"{heads_per_group} query heads of a group do not fit the scratch memory"
-        )
     kernel = AttentionKernel(
         target,
         attention.count,
@@ -39,11 +33,16 @@ def call_attention(
         attention.groups,
         attention.depth,
         attention.context,
-        element_of(attention.keys.type),
+        attention.key_format,
+        attention.value_format,
         attention.scale,
         attention.window,
         attention.softcap,
     )
+    if not kernel.fits_scratch:
+        return MatchFailure(
+            f"{kernel.heads_per_kv_head} query heads of a group do not fit the scratch memory"
+        )
     query = attention.query
     rows: Extent = linalg.dim(query, 0) if attention.count is None else attention.count
     operands = [query, attention.keys, attention.values, attention.position]

@@ -36,7 +36,9 @@ from ...dialects.subquant import ATTENTION
 from ...emit import ArrayLike, linalg, scalar, stablehlo, tensor
 from ...emit.linalg import Extent
 from ...emit.operation import mlir_type, tensor_type
+from ...emit.trace import traced
 from ...errors import Remark
+from ...numerics.cache_formats import CacheFormat
 from ...numerics.element_types import F32, I32
 from ..base import UNCHANGED, ModulePass, named
 
@@ -83,7 +85,7 @@ class _Lowering:
         op, f32 = self.attention, mlir_type(F32)
         groups, shared = op.groups, op.heads // op.groups
         query = linalg.expand(op.query, [[0], [1, 2], [3]], [self.count, groups, shared, op.depth])
-        keys = stablehlo.convert(op.keys, f32)
+        keys = stablehlo.convert(self._decoded(op.keys, op.key_format), f32)
         shape = [groups, op.count, shared, op.context]
         scores = stablehlo.dot_general(query, keys, tensor_type(shape, f32), [[3], [2]], [[1], [1]])
         masked = self._masked(scores)
@@ -123,7 +125,7 @@ class _Lowering:
 
     def _values(self) -> Value:
         """Write the values in f32, 0 where no query attends them."""
-        values = self.attention.values
+        values = self._decoded(self.attention.values, self.attention.value_format)
         queries = linalg.dim(self.attention.query, 0) if not isinstance(self.count, int) else None
 
         def body(element: Value, position: Value, _: Value) -> Value:
@@ -139,6 +141,13 @@ class _Lowering:
         return linalg.generic(
             [values, self.position], output, [whole, _of_loops(3, []), whole], body
         )
+
+    def _decoded(self, cache: Value, storage: CacheFormat) -> Value:
+        """Write the f32 of integers; floats are converted where they are used."""
+        if storage.is_quantized:
+            decoded: Value = storage.decode(traced(cache), self.attention.depth).value
+            return decoded
+        return cache
 
     def _quotients(self, weighted: Value, totals: Value) -> Value:
         """Write weighted values over totals, ``[T, kv_heads, heads / kv_heads, D]``."""
