@@ -17,6 +17,7 @@ from subquant.cli import main
 from subquant.errors import InputError, SubquantError, UnsupportedError, UsageError
 from subquant.models import load
 from subquant.models.source import open_model
+from subquant.weights.sources import open_weights
 
 FLOATS = ["gemma3", "llama", "llama2", "llama_linear", "llama_yarn", "mistral", "phi3",
           "phi3_partial", "qwen2", "qwen2_window", "qwen3", "smollm"]  # fmt: skip
@@ -268,14 +269,24 @@ def test_tied_models_with_another_output(tmp_path: Path) -> None:
         open_model(folder)
 
 
-def test_archives_have_no_tokenizer(tmp_path: Path) -> None:
+def test_archives_of_checkpoints_have_their_tokenizers(tmp_path: Path) -> None:
+    archive, folder = tmp_path / "llama.irpa", FOLDERS / "llama"
+    for command in (["import", str(folder)], ["quantize", str(folder)]):
+        run = CliRunner().invoke(main, [*command, "-o", str(archive)])
+        assert run.exit_code == 0, run.output
+        source, original = open_model(archive), open_model(folder)
+        assert source.configuration == original.configuration
+        assert source.tokenizer().encode("The sea") == original.tokenizer().encode("The sea")
+        messages = [{"role": "user", "content": "Hi"}]
+        texts = [each.chat(each.tokenizer()).render(messages) for each in (source, original)]
+        assert texts[0] == texts[1]
+
+
+def test_archives_without_a_tokenizer(tmp_path: Path) -> None:
     archive = tmp_path / "llama.irpa"
-    run = CliRunner().invoke(main, ["import", str(FOLDERS / "llama"), "-o", str(archive)])
-    assert run.exit_code == 0, run.output
-    source = open_model(archive)
-    assert source.configuration == open_model(FOLDERS / "llama").configuration
+    open_weights(FOLDERS / "llama").save(archive)
     with pytest.raises(InputError, match="no tokenizer; give the folder of the checkpoint"):
-        source.tokenizer()
+        open_model(archive).tokenizer()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import click
 
 from ..errors import counted
 from ..weights.quantizing import WeightQuantization, quantize_weights
-from ..weights.sources import check_output, default_output, open_weights
+from ..weights.sources import check_output, default_output, open_with_tokenizer
 from .console import say, show_progress
 from .shared_options import archive_option, json_option, options_of, plot_option
 
@@ -49,7 +49,7 @@ def command(
         plots.check_plot(plot)
     with show_progress(f"quantize {source}") as progress:
         dataset, errors = quantize_weights(
-            open_weights(source),
+            open_with_tokenizer(source),
             quantization,
             select,
             on_tensor=lambda number, count, name: progress(f"{number + 1} of {count}: {name}"),

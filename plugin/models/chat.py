@@ -41,7 +41,7 @@ _MEMORY_GIB = 1.0
 """GiB of memory of the child that renders a template; one that takes more is refused."""
 _LONGEST = 1 << 22
 """Characters of a rendered text, at most; a longer one is refused."""
-LONGEST_TEMPLATE = 1 << 20
+_LONGEST_TEMPLATE = 1 << 20
 """Characters of a template, at most; a longer one is refused."""
 
 _GEMMA = """\
@@ -86,10 +86,10 @@ class ChatTemplate:
                 f"architecture {quoted(architecture)} has no format that is known without; give "
                 "it plain text"
             )
-        if not isinstance(template, str) or len(template) > LONGEST_TEMPLATE:
+        if not isinstance(template, str) or len(template) > _LONGEST_TEMPLATE:
             raise InputError(
                 f"'tokenizer.chat_template' is expected to be a text of at most "
-                f"{LONGEST_TEMPLATE:,} characters"
+                f"{_LONGEST_TEMPLATE:,} characters"
             )
         self._template = template
         self._tokenizer = tokenizer

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, Place
+from ..formats.tokenizer_files import PROPERTY, TokenizerFiles
 from ..layouts import InferenceTensor, QuantizedTensor, StackedArrays, StackedTensor
 from ..layouts.activations import summary
 from ..weights.sources import open_weights
@@ -60,7 +61,7 @@ class ModelSource:
         if is_checkpoint(self.properties):
             from .huggingface.tokenizer import CheckpointTokenizer
 
-            return CheckpointTokenizer(self._folder(), config_of(self.properties))
+            return CheckpointTokenizer(self._files(), config_of(self.properties))
         tokenizer = Tokenizer.from_properties(self.properties)
         for name in _VOCABULARY:  # to save memory
             self.properties.pop(f"tokenizer.ggml.{name}", None)
@@ -73,15 +74,19 @@ class ModelSource:
         from .huggingface.tokenizer import CheckpointTokenizer
 
         assert isinstance(tokenizer, CheckpointTokenizer)  # `tokenizer` made it
-        return tokenizer.chat_template(self._folder())
+        return tokenizer.chat_template()
 
-    def _folder(self) -> Path:
-        if self.path.suffix == ".irpa":
+    def _files(self) -> TokenizerFiles:
+        """The files of a checkpoint that turn text into tokens."""
+        if self.path.suffix != ".irpa":
+            return TokenizerFiles(self.path if self.path.is_dir() else self.path.parent)
+        texts = self.properties.get(PROPERTY)
+        if not isinstance(texts, dict):
             raise InputError(
                 f"'{self.path}' has the tensors of a checkpoint and no tokenizer; give the folder "
                 "of the checkpoint as the model"
             )
-        return self.path if self.path.is_dir() else self.path.parent
+        return TokenizerFiles(self.path, texts)
 
 
 def is_checkpoint(properties: Mapping[str, Any]) -> bool:

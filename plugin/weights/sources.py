@@ -16,6 +16,7 @@ from ..core.strict_json import Json
 from ..errors import InputError, UsageError
 from ..formats.gguf_splits import without_part_number
 from ..formats.kinds import SUFFIXES, weights_format
+from ..formats.tokenizer_files import PROPERTY, TokenizerFiles
 from ..layouts.tensors import InferenceTensor
 from .theta import Dataset, Theta
 
@@ -79,6 +80,20 @@ def open_weights(path: str | os.PathLike[str], *, lists: bool = True) -> Dataset
     )
 
 
+def open_with_tokenizer(path: str | os.PathLike[str]) -> Dataset:
+    """Open weights, with the files of a checkpoint that turn text into tokens as a property.
+
+    Raises:
+        InputError, UnsupportedError: as `open_weights`.
+    """
+    dataset = open_weights(path)
+    if os.path.isdir(path):
+        texts = TokenizerFiles(Path(path)).all_texts()
+        if texts:
+            dataset.properties[PROPERTY] = texts
+    return dataset
+
+
 def _dataset(properties: Mapping[str, Json], tensors: Mapping[str, InferenceTensor]) -> Dataset:
     return Dataset(properties, Theta(tensors))
 
@@ -120,5 +135,5 @@ def import_weights(
             on_tensor(number, total, tensor.name)
         described.append(describe(tensor))
 
-    open_weights(source).save(output, on_tensor=record)
+    open_with_tokenizer(source).save(output, on_tensor=record)
     return {kind: ImportedKind(**total_of(group)) for kind, group in by_kind(described).items()}

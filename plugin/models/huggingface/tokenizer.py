@@ -16,13 +16,13 @@ file                        keys
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from ...core.requirements import require
-from ...core.strict_json import Json, JsonObject, load_json, shown
-from ...errors import InputError, Place, UnsupportedError
-from ..chat import LONGEST_TEMPLATE, ChatTemplate
+from ...core.strict_json import Json, JsonObject, shown
+from ...errors import InputError, UnsupportedError
+from ...formats.tokenizer_files import TokenizerFiles
+from ..chat import ChatTemplate
 from ..memory import return_free_memory
 from ..tokenizer import check_text
 from .settings import Settings
@@ -35,7 +35,7 @@ class CheckpointTokenizer:
     """Turns text into tokens and back; has the methods of `subquant.models.Tokenizer`.
 
     Args:
-        folder: the folder of the checkpoint.
+        files: the files of the checkpoint.
         config: its ``config.json``.
 
     Raises:
@@ -44,15 +44,15 @@ class CheckpointTokenizer:
         EnvironmentProblem: the package ``tokenizers`` is not installed.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Json]) -> None:
-        path = folder / "tokenizer.json"
-        if not path.exists():
+    def __init__(self, files: TokenizerFiles, config: Mapping[str, Json]) -> None:
+        text = files.text("tokenizer.json")
+        if text is None:
             raise UnsupportedError(
-                f"'{folder}' has no tokenizer.json; write one with transformers: "
+                f"'{files.location}' has no tokenizer.json; write one with transformers: "
                 "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
-        self._location = Place(str(path))
-        text = load_json_text(path)
+        self._files, self._location = files, files.place("tokenizer.json")
+        files.load("tokenizer.json", "the tokenizer")  # checks it
         library = require("tokenizers", "the tokenizer of the checkpoint", "models")
         try:
             self._engine = library.Tokenizer.from_str(text)
@@ -66,13 +66,10 @@ class CheckpointTokenizer:
         self._engine.no_truncation()
         self.size: int = self._engine.get_vocab_size(with_added_tokens=True)
         """The size of the vocabulary."""
-        settings_file = folder / "tokenizer_config.json"
-        self._settings: JsonObject = {}
-        if settings_file.exists():
-            # Files without a limit have 'model_max_length' of 1e30, with all its digits.
-            self._settings = load_json(
-                settings_file, "the tokenizer's configuration", has_any_number=True
-            )
+        # Files without a limit have 'model_max_length' of 1e30, with all its digits.
+        self._settings: JsonObject = files.load(
+            "tokenizer_config.json", "the tokenizer's configuration", has_any_number=True
+        )
         self.start_token = self._token("bos_token", config.get("bos_token_id"))
         """The token that text starts with, if there is one; see `adds_start`."""
         first = self._engine.encode("", add_special_tokens=True).ids
@@ -81,7 +78,7 @@ class CheckpointTokenizer:
         )
         self.adds_start = adds_start and self.start_token is not None
         """True if `encode` puts the start token in front."""
-        self.end_tokens = self._end_tokens(folder, config)
+        self.end_tokens = self._end_tokens(config)
         """The tokens that end an answer."""
         self._special = {
             number: token.content
@@ -130,14 +127,14 @@ class CheckpointTokenizer:
         """Return an incremental decoder."""
         return CheckpointTextStream(self)
 
-    def chat_template(self, folder: Path) -> CheckpointChat:
+    def chat_template(self) -> CheckpointChat:
         """Return the chat template; UnsupportedError without one."""
-        return CheckpointChat(self._template(folder), self, self._name("eos_token"))
+        return CheckpointChat(self._template(), self, self._name("eos_token"))
 
-    def _template(self, folder: Path) -> str:
-        path = folder / "chat_template.jinja"
-        if path.exists():
-            return _read_text(path, LONGEST_TEMPLATE)
+    def _template(self) -> str:
+        text = self._files.text("chat_template.jinja")
+        if text is not None:
+            return text
         template = self._settings.get("chat_template")
         if isinstance(template, list):
             named = {
@@ -174,11 +171,9 @@ class CheckpointTokenizer:
             return number
         return default if type(default) is int and 0 <= default < self.size else None
 
-    def _end_tokens(self, folder: Path, config: Mapping[str, Json]) -> frozenset[int]:
-        path = folder / "generation_config.json"
-        value: Json = None
-        if path.exists():
-            value = load_json(path, "the configuration of generation").get("eos_token_id")
+    def _end_tokens(self, config: Mapping[str, Json]) -> frozenset[int]:
+        settings = self._files.load("generation_config.json", "the configuration of generation")
+        value = settings.get("eos_token_id")
         if value is None:
             value = config.get("eos_token_id")
         if value is None:
@@ -226,18 +221,3 @@ class CheckpointChat(ChatTemplate):
         text = self.render(messages, answer=answer)
         tokens: list[int] = self._tokenizer.encode(text, start=False)
         return tokens
-
-
-def load_json_text(path: Path) -> str:
-    """Return the text of a JSON file of an object, which is checked as by `load_json`."""
-    load_json(path, "the tokenizer")
-    return path.read_text("utf-8-sig")
-
-
-def _read_text(path: Path, longest: int) -> str:
-    try:
-        if path.stat().st_size > 4 * longest:
-            raise InputError(f"'{path}' has more than {longest:,} characters")
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read '{path}': {error}") from None

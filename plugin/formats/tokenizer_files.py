@@ -1,0 +1,68 @@
+"""The files of a checkpoint that turn text into tokens.
+
+They lie in the folder of the checkpoint, or their texts are the property ``tokenizer_files`` of an
+archive that was made of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.files import regular_file_size
+from ..core.strict_json import MAX_BYTES, JsonObject, parse_object
+from ..errors import InputError, Place
+
+PROPERTY = "tokenizer_files"
+"""The property with the texts of the files by name."""
+
+NAMES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+"""The names of the files."""
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """Texts of files by name, from a folder, or from the properties of an archive.
+
+    Attributes:
+        location: the folder or the archive.
+        texts: the texts; None where they are read from the folder.
+    """
+
+    location: Path
+    texts: Mapping[str, str] | None = None
+
+    def text(self, name: str) -> str | None:
+        """Return a file's text; None if there is no such file, InputError if it cannot be read."""
+        if self.texts is not None:
+            text = self.texts.get(name)
+            if text is None or isinstance(text, str):
+                return text
+            raise InputError(f"'{PROPERTY}.{name}' is no text", self.place(name))
+        path = self.location / name
+        if not path.exists():
+            return None
+        if regular_file_size(path) > MAX_BYTES:
+            raise InputError(f"has more than {MAX_BYTES:,} bytes", self.place(name))
+        try:
+            return path.read_text("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read '{path}': {error}") from None
+
+    def load(self, name: str, subject: str, *, has_any_number: bool = False) -> JsonObject:
+        """Return the object of a JSON file, empty if there is none; errors as `parse_json`."""
+        text = self.text(name)
+        if text is None:
+            return {}
+        place = str(self.place(name))
+        return parse_object(text.encode(), subject, place, has_any_number=has_any_number)
+
+    def place(self, name: str) -> Place:
+        """Return the location of a file for errors."""
+        return Place(str(self.location / name if self.texts is None else self.location))
+
+    def all_texts(self) -> dict[str, str]:
+        """Return the texts of all files that there are."""
+        texts = {name: self.text(name) for name in NAMES}
+        return {name: text for name, text in texts.items() if text is not None}
