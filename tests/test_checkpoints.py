@@ -292,7 +292,7 @@ def test_archives_without_a_tokenizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("tokenizer.json", "{", "is not JSON"),
+        ("tokenizer.json", "{", "the tokenizer is not valid"),
         ("tokenizer.json", "{}", "the tokenizer is not valid"),
         ("tokenizer_config.json", '{"bos_token": 3}', "'bos_token' of tokenizer_config.json is 3"),
         ("tokenizer_config.json", '{"bos_token": "<x>"}', "is '<x>', which is no token"),

@@ -6,6 +6,7 @@ archive that was made of one.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +34,12 @@ class TokenizerFiles:
     location: Path
     texts: Mapping[str, str] | None = None
 
-    def text(self, name: str) -> str | None:
-        """Return a file's text; None if there is no such file, InputError if it cannot be read."""
+    def read(self, name: str) -> bytes | None:
+        """Return a file's bytes; None if there is no such file, InputError if it cannot be read."""
         if self.texts is not None:
             text = self.texts.get(name)
             if text is None or isinstance(text, str):
-                return text
+                return text if text is None else text.encode()
             raise InputError(f"'{PROPERTY}.{name}' is no text", self.place(name))
         path = self.location / name
         if not path.exists():
@@ -46,17 +47,24 @@ class TokenizerFiles:
         if regular_file_size(path) > MAX_BYTES:
             raise InputError(f"has more than {MAX_BYTES:,} bytes", self.place(name))
         try:
-            return path.read_text("utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
+            return path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        except OSError as error:
             raise InputError(f"cannot read '{path}': {error}") from None
+
+    def text(self, name: str) -> str | None:
+        """Return a file's text; None and errors as `read`."""
+        data = self.read(name)
+        try:
+            return None if data is None else data.decode()
+        except UnicodeDecodeError as error:
+            raise InputError(f"is no text: {error}", self.place(name)) from None
 
     def load(self, name: str, subject: str, *, has_any_number: bool = False) -> JsonObject:
         """Return the object of a JSON file, empty if there is none; errors as `parse_json`."""
-        text = self.text(name)
-        if text is None:
+        data = self.read(name)
+        if data is None:
             return {}
-        place = str(self.place(name))
-        return parse_object(text.encode(), subject, place, has_any_number=has_any_number)
+        return parse_object(data, subject, str(self.place(name)), has_any_number=has_any_number)
 
     def place(self, name: str) -> Place:
         """Return the location of a file for errors."""

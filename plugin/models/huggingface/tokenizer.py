@@ -45,23 +45,24 @@ class CheckpointTokenizer:
     """
 
     def __init__(self, files: TokenizerFiles, config: Mapping[str, Json]) -> None:
-        text = files.text("tokenizer.json")
-        if text is None:
+        data = files.read("tokenizer.json")
+        if data is None:
             raise UnsupportedError(
                 f"'{files.location}' has no tokenizer.json; write one with transformers: "
                 "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
         self._files, self._location = files, files.place("tokenizer.json")
-        files.load("tokenizer.json", "the tokenizer")  # checks it
         library = require("tokenizers", "the tokenizer of the checkpoint", "models")
         try:
-            self._engine = library.Tokenizer.from_str(text)
+            self._engine = library.Tokenizer.from_buffer(data)
         except BaseException as error:  # the library's panics are no Exception
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             raise InputError(
                 f"the tokenizer is not valid: {shown(str(error), 300)[1:-1]}", self._location
             ) from None
+        del data
+        return_free_memory()
         self._engine.no_padding()
         self._engine.no_truncation()
         self.size: int = self._engine.get_vocab_size(with_added_tokens=True)
