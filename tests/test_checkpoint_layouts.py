@@ -19,8 +19,10 @@ from subquant.layouts import (
     ActivationQuantization,
     BlockAffineLayout,
     BlockScaledFloat8Layout,
+    InferenceTensor,
     LookupBlockScaledLayout,
     PlanarQuantizedTensor,
+    PrimitiveTensor,
     QuantizedLayout,
     TensorScaledLayout,
     tensor_from_record,
@@ -30,7 +32,7 @@ from subquant.layouts.small_floats import FORMATS
 from subquant.layouts.stacked import stack
 from subquant.numerics.element_types import Array
 from subquant.numerics.parameters import StorageType
-from subquant.ops import embedding_lookup, linear
+from subquant.ops import compile_function, embedding_lookup, linear, rms_norm
 from subquant.ops.linear import chosen_linear
 from subquant.ops.registry import operand
 
@@ -273,3 +275,21 @@ def test_activations_of_a_stack() -> None:
     dynamic = ActivationQuantization("i8", "tensor")
     with pytest.raises(InputError, match="activations differ in 'is_dynamic'"):
         stacked([static.record, dynamic.record])
+
+
+@pytest.mark.parametrize("kind", ["floats", "integers"])
+def test_rows_are_looked_up_before_their_norm(kind: str) -> None:
+    """IREE holds 8 rows on the stack if it fuses them, and refuses rows of 1024 elements."""
+    values = rng(14).integers(-9, 9, (32, 1024)).astype(np.int8)
+    table: InferenceTensor = PrimitiveTensor(values.astype(np.float32), "t")
+    if kind == "integers":
+        planes = {"d": np.full((32, 1), 0.5, np.float32), "qs": values}
+        table = PlanarQuantizedTensor(TensorScaledLayout(values.shape, planes), "t")
+
+    def normed_rows(ids: Any, rows: Any, weight: Any) -> Any:
+        x = embedding_lookup(ids, rows)
+        return rms_norm(x, weight) + x
+
+    arguments = [np.arange(16, dtype=np.int32), table, np.ones(1024, np.float32)]
+    result = compile_function(normed_rows, *arguments)(*arguments)
+    np.testing.assert_allclose(result, normed_rows(*arguments), rtol=1e-5, atol=1e-5)

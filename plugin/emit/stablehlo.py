@@ -260,6 +260,11 @@ def take(operand: Value, indices: Value, axis: int = 0) -> Value:
     return gather(operand, indices, result, sizes, offsets=offsets, axis=axis, index_axis=rank)
 
 
+def barrier(operand: Value) -> Value:
+    """Return the operand; its producers are not fused with its users."""
+    return value("stablehlo.optimization_barrier", [operand], operand.type)
+
+
 def scatter(operand: Value, indices: Value, updates: Value, function: str) -> Value:
     """Combine updates into rows with one operation on one element type.
 

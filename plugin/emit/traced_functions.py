@@ -381,6 +381,7 @@ def _over_time(
 
 FUNCTIONS.update(
     {
+        array_functions.barrier: lambda value: value._with(stablehlo.barrier(value.value)),
         array_functions.beside: lambda value, array, element=None: (
             traced_array(array) if element is None else traced_constant(array, element)
         ),

@@ -214,6 +214,12 @@ def scatter(
 
 
 @dispatched
+def barrier(value: AnyArray) -> AnyArray:
+    """Return the value. A program does not fuse its computation with that of its users."""
+    return value
+
+
+@dispatched
 def beside(value: AnyArray, array: AnyArray, element: ElementType | None = None) -> AnyArray:
     """Return an array as a constant of the program of `value`, or the array if `value` is one.
 

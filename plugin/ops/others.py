@@ -13,9 +13,12 @@ import numpy as np
 
 from ..errors import UsageError
 from ..layouts import QuantizedLayout
-from ..numerics.array_functions import take
+from ..numerics.array_functions import barrier, take
 from ..numerics.element_types import AnyArray
 from .registry import Op, Operand, real
+
+_MAX_FUSED_ELEMENTS = 4096
+"""The greatest number of elements of rows that are fused with their users, half of IREE's limit."""
 
 embedding_lookup = Op("embedding_lookup")
 """``embedding_lookup(ids, table)``: rows of ``table [N, K]`` for integers ``ids``, in float32."""
@@ -48,15 +51,25 @@ def _rows(ids: AnyArray, table: QuantizedLayout) -> AnyArray:
     flat = ids.reshape(-1)
     planes = {name: take(plane, flat) for name, plane in table.planes.items()}
     rows = type(table)((flat.shape[0], table.shape[1]), planes, table.metadata)
-    return rows.dequant().reshape((*ids.shape, table.shape[1]))
+    return _separate(rows.dequant()).reshape((*ids.shape, table.shape[1]))
+
+
+def _separate(rows: AnyArray) -> AnyArray:
+    """Return rows, which a program computes before their users if they are many.
+
+    IREE 3.13 fuses a look-up with a reduction of the rows, as that of a norm: it computes 8 rows at
+    a time on the stack, which holds 32 KiB, and refuses longer rows.
+    """
+    is_small = rows.shape[0] * rows.shape[1] <= _MAX_FUSED_ELEMENTS
+    return rows if is_small else barrier(rows)
 
 
 @embedding_lookup.implementation("dequantized", _is_table)
 def _lookup(ids: AnyArray, table: Operand) -> AnyArray:
     if isinstance(table, QuantizedLayout):
         table = real(table)
-    rows = take(table, ids.reshape(-1))
-    return rows.astype(np.float32).reshape((*ids.shape, table.shape[1]))
+    rows = take(table, ids.reshape(-1)).astype(np.float32)
+    return _separate(rows).reshape((*ids.shape, table.shape[1]))
 
 
 def _normalizes(x: Operand, weight: Operand, epsilon: float = 1e-6) -> bool:
