@@ -5,6 +5,8 @@ References are sums in float64, and where every product and sum is exact in f32,
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -15,8 +17,16 @@ from instruction_sets import EVERY, SOME
 from programs import lowered_text
 from subquant.formats.irpa import Archive
 from subquant.formats.irpa_writer import create_archive
+from subquant.layouts import (
+    BlockScaledFloat8Layout,
+    LookupBlockScaledLayout,
+    PlanarQuantizedTensor,
+)
+from subquant.layouts.small_floats import FORMATS
+from subquant.numerics.small_floats import SMALL_FLOATS
 from subquant.runtime import Executable
-from test_packed_parameters import compiled
+from test_packed_parameters import compiled, plain
+from test_packed_parameters import program as program_of_tensors
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 
@@ -132,3 +142,82 @@ func.func @main(%x: tensor<4x128xf32>, %a: tensor<256x128xbf16>) -> tensor<4x256
   return %y : tensor<4x256xf32>
 }}"""
         assert "@block_product" not in lowered_text(text)
+
+
+def float8(form, block, shape=(100, 256), seed=0):
+    """A weight of 8-bit floats with all codes but those of NaN and infinities."""
+    random = np.random.default_rng(seed)
+    codes = np.arange(256, dtype=np.uint8)
+    finite = codes[np.isfinite(SMALL_FLOATS[FORMATS[form]].table)]
+    grid = [-(-n // size) for n, size in zip(shape, block, strict=True)]
+    planes = {
+        "d": random.uniform(0.5, 2, grid).astype(np.float32),
+        "qs": random.choice(finite, shape),
+    }
+    metadata = {"block_shape": list(block), "format": form}
+    layout = BlockScaledFloat8Layout(shape, planes, metadata)
+    return PlanarQuantizedTensor(layout, f"{form}.{'x'.join(map(str, block))}")
+
+
+def levels(block, shape=(100, 256)):
+    """A weight of indices of the levels of NF4, of which one is 0."""
+    random = np.random.default_rng(2)
+    blocks = (shape[0], shape[1] // block)
+    planes = {
+        "d": random.uniform(0.5, 2, (*blocks, 1)).astype(np.float32),
+        "qs": random.integers(0, 256, (*blocks, block // 2)).astype(np.uint8),
+    }
+    table = [*np.linspace(-1, 0, 8), *np.linspace(0.0796, 1, 8)]
+    metadata = {"table": [float(np.float32(level)) for level in table]}
+    return PlanarQuantizedTensor(LookupBlockScaledLayout(shape, planes, metadata), f"nf4.{block}")
+
+
+SCALED = [
+    *[float8(form, (100, 256)) for form in ("f8E4M3FN", "f8E5M2")],  # a scale for the tensor
+    *[float8(form, (1, 256)) for form in ("f8E4M3FN", "f8E5M2")],
+    *[float8(form, (50, 64)) for form in ("f8E4M3FN", "f8E5M2")],
+    float8("f8E4M3FN", (1, 32)),
+    levels(64),
+    levels(32),
+]
+
+
+@pytest.mark.parametrize("instructions", SOME)
+@pytest.mark.parametrize("rows", [1, 7])
+def test_8_bit_floats_and_levels(rows, instructions, cpu, tmp_path):
+    module = program_of_tensors(SCALED, types=[([rows, 256], np.float32)])
+    data, packed, lowered = compiled(
+        module, plain(SCALED, tmp_path), tmp_path, kernels=instructions
+    )
+    for tensor_ in SCALED:
+        assert f'@"{tensor_.name}:qs"' not in lowered  # no reader of the original is left
+    assert {name.partition(":")[0] for name in Archive(packed)} == {t.name for t in SCALED}
+    executable = Executable(data, cpu, {"model": packed})
+    x = np.random.default_rng(3).standard_normal((rows, 256)).astype(np.float32)
+    for tensor_ in SCALED:
+        check_sum(executable[tensor_.name](x), x, tensor_.unpack().dequant(), "mk,nk->mn")
+
+
+@pytest.mark.parametrize("instructions", EVERY)
+def test_every_8_bit_float_is_decoded_exactly(instructions, cpu, tmp_path):
+    """One activation is 1, so that a result is an element; NaN and infinities make others NaN."""
+    tensors = []
+    for form in ("f8E4M3FN", "f8E5M2"):
+        codes = np.zeros((256, 64), np.uint8)
+        codes[:, 5] = codes[:, 36] = np.arange(256)
+        planes = {"d": np.ones((1, 1), np.float32), "qs": codes}
+        metadata = {"block_shape": [256, 64], "format": form}
+        layout = BlockScaledFloat8Layout((256, 64), planes, metadata)
+        tensors.append(PlanarQuantizedTensor(layout, form))
+    module = program_of_tensors(tensors, types=[([2, 64], np.float32)])
+    data, packed, lowered = compiled(
+        module, plain(tensors, tmp_path), tmp_path, kernels=instructions
+    )
+    assert len(re.findall(r"entry_points = \[@block_product", lowered)) == 2
+    executable = Executable(data, cpu, {"model": packed})
+    x = np.zeros((2, 64), np.float32)
+    x[0, 5] = x[1, 36] = 1
+    for tensor_ in tensors:
+        table = SMALL_FLOATS[FORMATS[tensor_.name]].table
+        expected = np.where(np.isinf(table), np.nan, table)  # times 0
+        np.testing.assert_array_equal(executable[tensor_.name](x), [expected, expected])

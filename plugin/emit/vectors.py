@@ -208,8 +208,8 @@ def _add_halves(left: ArrayLike, right: ArrayLike, size: int, *, once: bool = Fa
     return low + high
 
 
-def constant_vector(numbers: Sequence[int], element: ElementType) -> ArrayLike:
-    """A constant vector of integers."""
+def constant_vector(numbers: Sequence[float], element: ElementType) -> ArrayLike:
+    """A constant vector of integers or floats."""
     type_ = vector_type(len(numbers), element)
     attribute = ir.DenseElementsAttr.get(
         [operation.number_of(mlir_type(element), number) for number in numbers], type_

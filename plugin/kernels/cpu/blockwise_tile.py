@@ -327,9 +327,7 @@ class BlockwiseF32Tile(BlockwiseTile):
         """Return a generator of the reals of a k-pack: for each member, those of each vector."""
         floats = self.weight.floats
         if floats is not None:
-            return lambda k_packs: map(
-                list, zip(*[decode_floats(floats, each) for each in k_packs], strict=True)
-            )
+            return lambda k_packs: iter(decode_floats(floats, self.target, k_packs))
         zeros = [self._zero(vector, block) for vector in range(self.vectors)]
         offsets = self._offsets(block)
         scales = self._scales(block) if offsets else []

@@ -145,7 +145,7 @@ class _Row:
             index = self.vector + k_pack * tiles.vectors
             offset = step + (index * tiles.lanes + self.lane) * size
             bytes_ = load(memory, [self.tile, offset.value], size, U8)
-            for member, real in enumerate(decode_floats(floats, bytes_)):
+            for member, [real] in enumerate(decode_floats(floats, None, [bytes_])):
                 if scales:
                     real = real * scales[k_pack * len(scales) // k_packs]
                 k = first_k + (k_pack * tiles.k_pack + member)

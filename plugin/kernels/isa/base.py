@@ -25,6 +25,7 @@ import numpy as np
 
 from ...emit import ArrayLike
 from ...emit.vectors import (
+    Vectors,
     bitcast,
     broadcast,
     constant_vector,
@@ -107,6 +108,8 @@ class InstructionSet(ABC):
         pack_intrinsics: prefix and suffix of LLVM's saturating pack intrinsics.
         has_fma: `fma` rounds once.
         shuffle_intrinsic: LLVM's byte shuffle of 16-byte tables; "" for none.
+        f32_permute_intrinsic: LLVM's permutation of a vector of f32; "" for none. Its operands are
+            the vector and indices for AVX-512 and AVX2.
     """
 
     name: ClassVar[str]
@@ -135,6 +138,7 @@ class InstructionSet(ABC):
     pack_intrinsics: ClassVar[tuple[str, str]] = "", ""
     has_fma: ClassVar[bool] = True
     shuffle_intrinsic: ClassVar[str] = ""
+    f32_permute_intrinsic: ClassVar[str] = ""
 
     @property
     def name_without_tiles(self) -> str:
@@ -216,6 +220,34 @@ class InstructionSet(ABC):
         count = self.lanes * 4
         entries = constant_vector([*table] * (count // len(table)), U8)
         return intrinsic(self.shuffle_intrinsic, [entries, indices], U8, count)
+
+    def f32_lookup(self, levels: Sequence[float], indices: ArrayLike) -> ArrayLike:
+        """Look f32 up in a table of 16 levels, by `f32_permute_intrinsic`.
+
+        A vector has a u32 index in each lane, of which the lowest four bits count: a permutation of
+        16 lanes reads no more of them, and one of 8 lanes three, so that the fourth selects one of
+        two permutations.
+        """
+        if not self.f32_permute_intrinsic:
+            return self._selected_level(levels, indices, 8)
+        lanes, words = self.lanes, bits_of(indices, I32)
+        halves = []
+        for first in range(0, len(levels), lanes):
+            table = constant_vector(levels[first : first + lanes], F32)
+            halves.append(intrinsic(self.f32_permute_intrinsic, [table, words], F32, lanes))
+        if len(halves) == 1:
+            return halves[0]
+        return np.where((words << 28) < 0, halves[1], halves[0])
+
+    def _selected_level(self, levels: Sequence[float], indices: ArrayLike, bit: int) -> ArrayLike:
+        """Select a level by the bits of indices from `bit` down."""
+        if len(levels) == 1:
+            return Vectors(self.lanes).known(levels[0], F32)
+        half = len(levels) // 2
+        low, high = (
+            self._selected_level(part, indices, bit // 2) for part in (levels[:half], levels[half:])
+        )
+        return np.where((indices & bit) != 0, high, low)
 
     def i32_of(self, accumulator: Accumulator) -> ArrayLike:
         """Return the accumulator as i32, with its i16 parts widened and added."""

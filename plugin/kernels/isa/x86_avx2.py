@@ -38,6 +38,7 @@ class Avx2(InstructionSet):
     k_pack, multiplicand_type = 2, I16
     vectors_per_narrowing, pack_intrinsics = 4, ("llvm.x86.avx2", "")
     shuffle_intrinsic = "llvm.x86.avx2.pshuf.b"
+    f32_permute_intrinsic = "llvm.x86.avx2.permps"
 
     def add_dot(
         self, accumulator: Accumulator, unsigned: ArrayLike, signed: ArrayLike, max_unsigned: int

@@ -62,6 +62,7 @@ class Avx512Vnni(_Vnni):
     dot_intrinsic = "llvm.x86.avx512.vpdpbusd.512"
     vectors_per_narrowing, pack_intrinsics = 4, ("llvm.x86.avx512", ".512")
     shuffle_intrinsic = "llvm.x86.avx512.pshuf.b.512"
+    f32_permute_intrinsic = "llvm.x86.avx512.permvar.sf.512"
     register_constraint = "v"
 
     def clamp_for_rounding(
@@ -136,4 +137,5 @@ class AvxVnni(_Vnni):
     lanes, max_vectors_blockwise, max_accumulators = 8, 2, 12
     vectors_per_narrowing, pack_intrinsics = 4, ("llvm.x86.avx2", "")
     shuffle_intrinsic = "llvm.x86.avx2.pshuf.b"
+    f32_permute_intrinsic = "llvm.x86.avx2.permps"
     dot_intrinsic = "llvm.x86.avx512.vpdpbusd.256"

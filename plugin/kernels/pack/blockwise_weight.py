@@ -24,7 +24,7 @@ from ...numerics.packed_integers import unpack_planes
 from ...numerics.parameters import ExpressedType
 from ..kernel import KernelTable
 from .codebook import Codebook
-from .float_codes import FloatCodes
+from .float_codes import FloatWeight
 from .packed_weight import PackedWeight, ScaleEncoding, Tiles
 
 
@@ -45,7 +45,7 @@ class BlockwiseWeight:
         tiles: layout of the integers of each batch.
         codebook: the codebook, if the integers are its entries.
         uses_shuffle: the kernel looks indices up in the codebook; else the compiler does.
-        floats: the format of the elements, if they are floats.
+        floats: the weight of floats, if it is one.
     """
 
     contraction: BlockContraction
@@ -55,7 +55,7 @@ class BlockwiseWeight:
     tiles: Tiles
     codebook: Codebook | None = None
     uses_shuffle: bool = False
-    floats: FloatCodes | None = None
+    floats: FloatWeight | None = None
 
     @property
     def loops(self) -> list[int]:
@@ -160,22 +160,31 @@ class _Packer:
         record_key = layout, *[each.key for each in (integers, *fields)]
         return PackedOperands([self._operand(_Tensor(sources, U8, record_key, records))], layout)
 
-    def _packed_floats(self, floats: FloatCodes) -> PackedOperands:
-        """Pack floats, which are constant."""
-        storage, scales = self.contraction.storage, self.contraction.scales
-        scale, fields = (None, []) if scales is None else self._encoded(scales)
-        layout = PackedWeight(self.weight.tiles, scale, 0, None, is_planar=False, decoding=floats)
+    def _packed_floats(self, floats: FloatWeight) -> PackedOperands:
+        """Pack floats, and their scales if they have any, which are constant."""
+        module_globals, shape = self.module_globals, self.contraction.storage_shape
+        scale, fields = None, []
+        if floats.scales is not None:
+            element = _float_element(floats.scales)
+
+            def pack_scales() -> AnyArray:
+                return self._block_parameters(floats.scale_array(shape, module_globals))
+
+            scale = ScaleEncoding(element)
+            key = ("reals", element, 1)
+            fields = [_Tensor([floats.scales], element, key, pack_scales)]
+        layout = PackedWeight(
+            self.weight.tiles, scale, 0, None, is_planar=False, decoding=floats.floats
+        )
 
         def records() -> AnyArray:
-            elements = constant_elements(storage, self.module_globals)
-            assert elements is not None  # the matcher requires a constant
-            codes = self._matrix(elements.view(f"u{elements.itemsize}"))
+            codes = self._matrix(floats.code_array(module_globals).reshape(shape))
             arrays = [to_storage(each.pack(), each.element) for each in fields]
             return replace(layout, tiles=self.all_tiles).pack(codes, arrays)
 
-        sources = [storage, *(source for each in fields for source in each.sources)]
-        key = layout, *[each.key for each in fields]
-        return PackedOperands([self._operand(_Tensor(sources, U8, key, records))], layout)
+        sources = [floats.codes, *(source for each in fields for source in each.sources)]
+        record_key = layout, *[each.key for each in fields]
+        return PackedOperands([self._operand(_Tensor(sources, U8, record_key, records))], layout)
 
     def _operand(self, tensor: _Tensor) -> Value:
         weight = self.weight

@@ -25,7 +25,7 @@ from ...emit.operation import producer_named, producer_of
 from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import reshape_source
 from ...numerics.array_functions import take
-from ...numerics.element_types import U8, AnyArray
+from ...numerics.element_types import U8, AnyArray, Array
 from ...numerics.packed_integers import unpack_planes
 
 
@@ -45,43 +45,16 @@ class Codebook:
     @classmethod
     def of(cls, storage: Value, module_globals: ModuleGlobals) -> Codebook | None:
         """Match integers that are gathered from a codebook, or return None."""
-        gather = producer_named(reshape_source(storage), "stablehlo.gather")
-        if gather is None:
+        gathered = gathered_indices(storage, module_globals)
+        if gathered is None or str(storage.type.element_type) != "i8":
             return None
-        taking = AxisGather.of(gather)
-        if taking is None or not taking.is_of_elements:
-            return None
-        table = constant_elements(gather.operands[0], module_globals)
-        is_i8 = str(storage.type.element_type) == "i8"
-        if table is None or table.size != 1 << cls.INDEX_BITS or not is_i8:
-            return None
-        unpack = producer_of(reshape_source(taking.indices))
-        while unpack is not None and unpack.name in ("stablehlo.and", "stablehlo.convert"):
-            element = unpack.results[0].type.element_type
-            if not isinstance(element, ir.IntegerType) or element.width < 8:
-                return None
-            if unpack.name == "stablehlo.and":
-                mask = constant_elements(unpack.operands[1], module_globals)
-                if mask is None or (~mask & ((1 << cls.INDEX_BITS) - 1)).any():
-                    return None
-            unpack = producer_of(reshape_source(unpack.operands[0]))
-        if unpack is None or unpack.name != UNPACK:
-            return None
-        # A 4-bit result would be signed in StableHLO, and half of the indices negative.
-        has_8_bits = unpack.results[0].type.element_type.width == 8
-        if [int(bits) for bits in unpack.attributes["bits"]] != [cls.INDEX_BITS] or not has_8_bits:
-            return None
+        table, plane = gathered
         shape = tuple(int(extent) for extent in storage.type.shape)
-        # Reshapes keep the order of the bytes only if the last axis fills bytes.
-        if not shape or shape[-1] % 2:
-            return None
-        return cls(tuple(int(entry) & 255 for entry in table), unpack.operands[0], shape)
+        return cls(tuple(int(entry) & 255 for entry in table), plane, shape)
 
     def indices(self, module_globals: ModuleGlobals) -> AnyArray:
         """Return the indices, uint8, in the shape of the integers."""
-        plane = bytes_of(self.plane, module_globals)
-        plane = plane.reshape((*self.shape[:-1], self.shape[-1] // 2))
-        return unpack_planes(plane, [self.INDEX_BITS])
+        return unpacked_indices(self.plane, module_globals).reshape(self.shape)
 
     def shifted(self, offset: int) -> tuple[int, ...]:
         """Return the table plus an offset of 0 or 128, as bytes."""
@@ -90,3 +63,42 @@ class Codebook:
     def entries(self, offset: int, module_globals: ModuleGlobals) -> AnyArray:
         """Return the integers plus an offset of 0 or 128, uint8."""
         return take(np.array(self.shifted(offset), U8.dtype), self.indices(module_globals))
+
+
+def gathered_indices(storage: Value, module_globals: ModuleGlobals) -> tuple[Array, Value] | None:
+    """Match elements that are gathered from 16 entries; return these, and the bytes of indices."""
+    bits = Codebook.INDEX_BITS
+    gather = producer_named(reshape_source(storage), "stablehlo.gather")
+    if gather is None:
+        return None
+    taking = AxisGather.of(gather)
+    if taking is None or not taking.is_of_elements:
+        return None
+    table = constant_elements(gather.operands[0], module_globals)
+    if table is None or table.size != 1 << bits:
+        return None
+    unpack = producer_of(reshape_source(taking.indices))
+    while unpack is not None and unpack.name in ("stablehlo.and", "stablehlo.convert"):
+        element = unpack.results[0].type.element_type
+        if not isinstance(element, ir.IntegerType) or element.width < 8:
+            return None
+        if unpack.name == "stablehlo.and":
+            mask = constant_elements(unpack.operands[1], module_globals)
+            if mask is None or (~mask & ((1 << bits) - 1)).any():
+                return None
+        unpack = producer_of(reshape_source(unpack.operands[0]))
+    if unpack is None or unpack.name != UNPACK:
+        return None
+    # A 4-bit result would be signed in StableHLO, and half of the indices negative.
+    has_8_bits = unpack.results[0].type.element_type.width == 8
+    if [int(each) for each in unpack.attributes["bits"]] != [bits] or not has_8_bits:
+        return None
+    # Reshapes keep the order of the bytes only if the last axis fills bytes.
+    if not storage.type.rank or int(storage.type.shape[-1]) % 2:
+        return None
+    return table, unpack.operands[0]
+
+
+def unpacked_indices(plane: Value, module_globals: ModuleGlobals) -> AnyArray:
+    """Return the indices of a tensor of bytes, uint8, in their order."""
+    return unpack_planes(bytes_of(plane, module_globals), [Codebook.INDEX_BITS])

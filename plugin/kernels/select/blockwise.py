@@ -28,7 +28,7 @@ from ..isa.base import InstructionSet
 from ..kernel import KernelTable, items_per_workgroup
 from ..pack.blockwise_weight import BlockwiseWeight, contiguous_block
 from ..pack.codebook import Codebook
-from ..pack.float_codes import FloatCodes
+from ..pack.float_codes import FloatWeight
 from ..pack.packed_weight import Tiles
 from .match_failure import IS_SMALL, MatchFailure
 
@@ -115,12 +115,12 @@ def match_layout(
     vectors: Callable[[int], int],
     *,
     has_shuffle: bool = False,
-    floats: FloatCodes | None = None,
+    floats: FloatWeight | None = None,
 ) -> BlockwiseMatch | MatchFailure:
     """Match a contraction with tiles of `lanes` lanes, the columns of a vector.
 
     `vectors` returns the vectors of a tile for N. With `has_shuffle` the kernel can look up a
-    codebook. Elements of the storage are integers, or codes of `floats`.
+    codebook. The elements of the weight are integers, or `floats`.
     """
     activations, storage, result = contraction.indices
     if contraction.expressed is ExpressedType.F64:
@@ -157,9 +157,12 @@ def match_layout(
     if floats is not None:
         if contraction.scales is None:  # all of K is one block, of which some k are unrolled
             block = math.gcd(k, _MAX_UNROLL_WITHOUT_SCALES)
-        tiles = Tiles(floats.bits, block, n, k, lanes, vectors(n), floats.k_pack)
+        codes = floats.floats
+        tiles = Tiles(codes.bits, block, n, k, lanes, vectors(n), codes.k_pack)
         if not tiles.is_valid:
-            return MatchFailure(f"its block size {block} is no multiple of {floats.k_pack}")
+            return MatchFailure(
+                f"its block size {block} does not nest in packing steps of {tiles.k_per_step}"
+            )
         weight = BlockwiseWeight(contraction, batch, columns, inner, tiles, floats=floats)
         return BlockwiseMatch(weight, outer, m, batches)
     codebook = None

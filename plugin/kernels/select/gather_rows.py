@@ -125,11 +125,13 @@ def match_gather_floats(
         for match in weights:
             contraction, weight = match.contraction, match.weight
             rank = len(contraction.storage_shape) - 1
-            gathered = _GatheredRows(shape[: len(shape) - rank])
+            gathered, floats = _GatheredRows(shape[: len(shape) - rank]), weight.floats
             [(loop, _)] = contraction.indices[1][0]
-            if weight.batch or weight.columns != [loop]:
+            if weight.batch or weight.columns != [loop] or floats is None:
                 continue
-            if gathered.are_rows(rows, contraction.storage) and gathered.indices is not None:
+            if floats.scales is not None:
+                continue
+            if gathered.are_rows(rows, floats.codes) and gathered.indices is not None:
                 count = math.prod(gathered.index_shape)
                 matches += [GatherRowsMatch(op, match, gathered.indices, count)] if count else []
                 break

@@ -57,6 +57,7 @@ from ...kernels.fusion.elementwise_fusion import fuse_elementwise
 from ...kernels.isa.base import InstructionSet
 from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...kernels.kernel import KernelCall, KernelTable
+from ...kernels.pack.float_codes import erase_decoding
 from ...kernels.select.attention import call_attention
 from ...kernels.select.blockwise import BlockwiseMatch, call_blockwise
 from ...kernels.select.call_int8 import call_int8
@@ -229,12 +230,13 @@ class _Selection:
         """Replace an operation and its fused epilogue by the result of a call."""
         kernels, type_ = self._kernels, op.results[0].type
         epilogue: FusedEpilogue | None = None
+        is_float = op.name in _INT8 and isinstance(type_.element_type, ir.FloatType)
         value: Value | MatchFailure
         if op.name == BLOCK_CONTRACTION:
             value, epilogue = self._blockwise(op)
         elif op.name == ATTENTION:
             value = call_attention(Attention.of(op), self._target, kernels)
-        elif isinstance(type_.element_type, ir.FloatType):
+        elif is_float:
             value, epilogue = self._float_weight(op)
         elif DynamicMMatch.has_dynamic_shape(op):
             product = DynamicMMatch.of(op, self._module_globals)
@@ -255,7 +257,7 @@ class _Selection:
         for each in reversed(operations):
             each.erase()
         for operand in dict.fromkeys(operands):
-            erase_unused(operand)
+            erase_decoding(operand) if is_float else erase_unused(operand)
         return None
 
     def _blockwise(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
