@@ -131,12 +131,15 @@ def expected_groups(storage: CacheFormat, heads: np.ndarray) -> tuple[np.ndarray
     """The formula in float64: scales and integers of groups."""
     size = storage.group_size(heads.shape[-1])
     groups = heads.reshape(*heads.shape[:-1], -1, size).astype(np.float64)
-    most = 2 ** (storage.bits - 1) - 1
     greatest = np.abs(groups).max(-1, keepdims=True)
-    scales = np.float32(greatest) * np.float32(1 / most)
-    scales = np.where(greatest < 2.0**-100, 0, scales.astype(ml_dtypes.bfloat16).astype(np.float64))
-    integers = np.rint(np.divide(groups, scales, out=np.zeros_like(groups), where=scales > 0))
-    return scales[..., 0], integers
+    if storage.bits == 8:
+        scales = np.float32(greatest) * np.float32(1 / 127)
+    else:
+        scales = np.where(groups.max(-1, keepdims=True) == greatest, -greatest, greatest) / 8
+    scales = scales.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
+    scales = np.where(greatest < 2.0**-100, 0, scales)
+    integers = np.rint(np.divide(groups, scales, out=np.zeros_like(groups), where=scales != 0))
+    return scales[..., 0], np.minimum(integers, 127 if storage.bits == 8 else 7)
 
 
 @pytest.mark.parametrize("size", [32, 64, 20])
@@ -146,25 +149,26 @@ def test_rows_are_those_of_the_formula(name: str, size: int) -> None:
     if not storage.fits(size):
         return
     scales, integers = expected_groups(storage, heads)
-    assert np.abs(integers).max() == 2 ** (storage.bits - 1) - 1
+    assert (integers.min(), integers.max()) == ((-127, 127) if storage.bits == 8 else (-8, 7))
     rows = storage.encode(heads)
     assert (rows.dtype, rows.shape[-1]) == (np.int8, storage.row_length(size))
     bits = np.ascontiguousarray(rows[..., storage.value_length(size) :]).view(np.uint16)
     np.testing.assert_array_equal(bits.view(ml_dtypes.bfloat16).astype(np.float64), scales)
     decoded = storage.decode(rows, size)
     np.testing.assert_array_equal(decoded, (integers * scales[..., None]).reshape(heads.shape))
-    greatest = np.abs(heads.reshape(integers.shape)).max(-1, keepdims=True)
     error = np.abs(decoded.reshape(integers.shape) - heads.reshape(integers.shape))
-    assert (error <= 0.502 * greatest / (2 ** (storage.bits - 1) - 1) + 2.0**-100).all()
+    is_clamped = (storage.bits == 4) & (integers == 7)
+    steps = np.abs(scales[..., None]) * np.where(is_clamped, 1.04, 0.5)
+    assert (error <= steps * (1 + 2.0**-20) + 2.0**-100).all()
 
 
 def test_bytes_of_rows() -> None:
     for name, size in {"f32": 1024, "f16": 512, "int8": 256 + 16, "int4": 128 + 16}.items():
         assert FORMATS[name].row_bytes(256) == size
     int4 = FORMATS["int4"]
-    heads = np.arange(-16, 16, dtype=np.float32) * np.float32(7 / 16)
+    heads = np.arange(-16, 16, dtype=np.float32) / np.float32(2)
     rows = int4.encode(heads)
-    expected = np.rint(heads / np.float32(1)).astype(int)
+    expected = np.minimum(np.rint(heads).astype(int), 7)
     assert [byte & 15 for byte in rows[:16]] == [each & 15 for each in expected[:16]]
     assert [byte >> 4 for byte in rows[:16]] == expected[16:].tolist()
     assert rows[16:].tobytes() == b"\x80\x3f"  # 1 in bf16

@@ -8,20 +8,25 @@ A cache is an array ``[context, kv_heads, row]``. A row has the ``D`` elements o
     integers from -127 to 127 in groups of 32 elements of the head, and the bf16 scale of each
     group: ``row = D + D / 16`` bytes. A head that is no whole groups is one group.
 ``int4``
-    integers from -7 to 7 in groups of 32 elements, and the bf16 scale of each group:
+    integers from -8 to 7 in groups of 32 elements, and the bf16 scale of each group:
     ``row = D / 2 + D / 16`` bytes. The 16 bytes of a group have its elements 0 to 15 in the low
     bits, and its elements 16 to 31 in the high ones.
 
-The formula of a group ``x`` with the greatest integer ``m``, which is 127 or 7::
+The formula of a group ``x``, whose element of the greatest magnitude is ``g`` (the positive one of
+two)::
 
-    scale   = bf16(f32(1 / m) * max |x|)    (0 where max |x| < 2**-100; NaN where one is not finite)
-    q       = round_half_even(x / scale)    (0 where the scale is 0 or NaN)
+    scale   = bf16(f32(1 / 127) * |g|)                  int8
+    scale   = bf16(-1 / 8 * g)                          int4, as ggml's Q4_0
+    q       = min(round_half_even(x / scale), 7)        without the minimum in int8
     decoded = q * scale
+
+A group whose magnitudes are less than ``2**-100`` has the scale 0, and one with an element that is
+not finite NaN; their integers are 0.
 
 The multiplication is one of f32, bf16 is its nearest even, and the division rounds to nearest even,
 so every target stores the same bits. A bf16 scale has the range of f32: it neither overflows nor
-becomes subnormal, as one of f16 would. Rounding changes it by up to ``2**-8``, hence ``|x| / scale
-<= m * (1 + 2**-8) < m + 0.5``: integers need no clamp. Decoded elements are exact in f32.
+becomes subnormal, as one of f16 would. Rounding changes it by up to ``2**-8``, hence ``|x / scale|
+< 127.5`` in int8, and ``x / scale > -8.5`` in int4. Decoded elements are exact in f32.
 
 In memory, the scales follow the integers of their row, the low byte of each first.
 """
@@ -108,12 +113,16 @@ class CacheFormat:
         outer, size = heads.shape[:-1], heads.shape[-1]
         groups = heads.reshape((*outer, self.groups(size), -1))
         greatest = np.abs(groups).max(-1, keepdims=True)
-        bits = _scale_bits(greatest, 2 ** (self.bits - 1) - 1)
+        scaled = greatest * np.float32(1 / 127)
+        if self.bits == 4:
+            has_positive = groups.max(-1, keepdims=True) == greatest
+            scaled = np.where(has_positive, -greatest, greatest) * np.float32(1 / 8)
+        bits = _scale_bits(greatest, scaled)
         is_scaled = (bits != 0) & (bits != _NAN)
         divisor = np.where(is_scaled, bits_of(bits << 16, F32), np.float32(1))
         integers = truncate(np.rint(np.where(is_scaled, groups, np.float32(0)) / divisor), I32)
         if self.bits == 4:
-            half = self.group // 2
+            half, integers = self.group // 2, np.minimum(integers, 7)
             integers = (integers[..., :half] & 15) | (integers[..., half:] << 4)
         values = convert(integers, I8).reshape((*outer, -1))
         scales = convert(np.concatenate([bits, bits >> 8], -1), I8).reshape((*outer, -1))
@@ -133,9 +142,9 @@ class CacheFormat:
         return (convert(integers, F32) * bits_of(bits, F32)).reshape((*outer, head_size))
 
 
-def _scale_bits(greatest: AnyArray, most: int) -> AnyArray:
-    """The bf16 bits (int32) of the scales for greatest magnitudes and a greatest integer."""
-    bits = bits_of(greatest * np.float32(1 / most), I32)
+def _scale_bits(greatest: AnyArray, scale: AnyArray) -> AnyArray:
+    """Round the scales of groups of some greatest magnitudes to bf16; return its bits as int32."""
+    bits = bits_of(scale, I32)
     rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
     scaled = np.where(greatest < np.float32(_MIN_SCALED), 0, rounded)
     return np.where(greatest < np.float32(np.inf), scaled, _NAN)
