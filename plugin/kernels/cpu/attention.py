@@ -156,11 +156,8 @@ class AttentionKernel:
         return (4, vectors) if self.target.lanes == 16 else (2, vectors)
 
     def vectors_per_load(self, storage: CacheFormat) -> int:
-        """The vectors of a key or value that are decoded together: a group, or one."""
-        return storage.group // self.lanes if self._has_groups(storage) else 1
-
-    def _has_groups(self, storage: CacheFormat) -> bool:
-        return 0 < storage.group == storage.group_size(self.head_size)
+        """The vectors of a key or value that are loaded together: the group of 4-bit integers."""
+        return storage.group // self.lanes if storage.bits == 4 else 1
 
     def kernel(self) -> Kernel:
         """Build the kernel: bindings are the query, keys, values, the position, and the result."""
@@ -260,11 +257,8 @@ class _CacheReader:
         if storage.bits == 4:
             vectors = self._load_int4(key, offset)
         else:
-            vectors = []
-            for vector in range(self.vectors_per_load):
-                start = (scalar(offset) + lanes * vector).value if vector else offset
-                index = [key.value, self.kv_head.value, start]
-                vectors.append(convert(load(self.cache, index, lanes, storage.element), F32))
+            index = [key.value, self.kv_head.value, offset]
+            vectors = [convert(load(self.cache, index, lanes, storage.element), F32)]
         if self.scales is None:
             return vectors
         group = quotient(scalar(offset), storage.group_size(self.kernel.head_size))
