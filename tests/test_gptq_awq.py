@@ -283,8 +283,8 @@ def test_any_packed_arrays_are_an_error_or_unpacked(
     ("change", "message"),
     [
         ({"zzz": 1}, "the quantization has the key 'zzz' = 1, which subquant does not use"),
-        ({"dynamic": {"-:.*down.*": {}}}, "the quantization has the key 'dynamic'"),
-        ({"dynamic": {r"+:.*": {"bits": 8}}}, "the quantization has the key 'dynamic'"),
+        ({"dynamic": {r"+:.*": {"bits": 8}}}, "'dynamic' is {'+:.*': {'bits': 8}}, expected keys"),
+        ({"dynamic": [1]}, "'dynamic' is [1], expected keys that begin with '-:'"),
         ({"rotation": "hadamard"}, "the quantization has the key 'rotation' = 'hadamard'"),
         ({"adapter": {"name": "eora"}}, "the quantization has the key 'adapter'"),
         ({"data_type": "fp"}, "the quantization has the key 'data_type' = 'fp', which subquant"),
@@ -314,7 +314,7 @@ def test_keys_that_tools_write_are_accepted(tmp_path: Path) -> None:
     arrays, q, z, reals = packed_layer("gptq", 9, 64, 8, 32, 0x11111111)
     config = {
         **GPTQ, "format": "gptq", "checkpoint_format": "gptq", "method": "gptq", "lm_head": False,
-        "pack_dtype": "int32", "dynamic": None, "adapter": None, "damp_percent": 0.01,
+        "pack_dtype": "int32", "dynamic": {"-:.*gate": {}}, "adapter": None, "damp_percent": 0.01,
         "damp_auto_increment": 0.0025, "static_groups": False, "true_sequential": True,
         "is_marlin_format": False, "model_file_base_name": None, "model_name_or_path": None,
         "meta": {"quantizer": ["gptqmodel:1.4.0"]}, "use_exllama": True, "dataset": "c4",

@@ -61,7 +61,6 @@ _IRRELEVANT = (
     Irrelevant("data_type", "is the type of the values", ("int",)),
     Irrelevant("act_bits", "says that activations are floats", (16, 32)),
     Irrelevant("extra_config", "sets nothing apart from the rest", (None, {})),
-    Irrelevant("dynamic", "sets nothing apart from the rest", (None, {}, False)),
     Irrelevant("rotation", "rotates nothing", (None, "")),
     Irrelevant("adapter", "adds nothing", (None,)),
 )  # fmt: skip
@@ -96,10 +95,24 @@ def grouped_format(config: Mapping[str, Json], file: str) -> CheckpointFormat:
         )
     if group_size < 1 and group_size != -1:
         raise InputError(f"'group_size' must be positive or -1, got {group_size}", Place(file))
+    _check_dynamic(settings)
     groups = None if group_size == -1 else group_size
     form = _awq(settings, groups) if method == "awq" else _gptq(settings, bits, groups)
     settings.finish()
     return form
+
+
+def _check_dynamic(settings: Settings) -> None:
+    """Refuse settings of single layers. A key ``-:`` names layers that stay floats.
+
+    Raises:
+        UnsupportedError: a key names layers with other settings.
+    """
+    dynamic = settings.get("dynamic")
+    if dynamic in (None, False):
+        return
+    if not isinstance(dynamic, dict) or not all(key.startswith("-:") for key in dynamic):
+        raise settings.unsupported("dynamic", "keys that begin with '-:', of layers of floats")
 
 
 def _awq(settings: Settings, group_size: int | None) -> AwqFormat:
