@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from ggml_blocks import COMPUTED, moderate_blocks
+from subquant.core._mlir import Value, ir
+from subquant.dialects import create_context
+from subquant.emit import variables
+from subquant.emit.functions import write_function
+from subquant.emit.operation import mlir_type, tensor_type
+from subquant.emit.parameters import named_parameter
+from subquant.emit.trace import traced
 from subquant.formats.irpa import Archive
-from subquant.layouts import GgmlTensor, InferenceTensor
+from subquant.layouts import GgmlTensor, InferenceTensor, PrimitiveTensor
 from subquant.numerics.block_contraction import round_activations
-from subquant.numerics.element_types import AnyArray
+from subquant.numerics.element_types import AnyArray, ElementType
 from subquant.ops.linear import chosen_linear
 from subquant.runtime import Device, Executable
-from test_packed_parameters import KERNELS, compiled, plain, program, some_types
+from test_packed_parameters import (
+    KERNELS,
+    compiled,
+    loaded,
+    plain,
+    program,
+    some_types,
+    type_of,
+)
 
 MATRICES, ROWS, COLUMNS, DEPTH = 5, 2, 40, 512
 CHOICES = np.array([4, 0, 4, 2], np.int32)
@@ -93,6 +110,59 @@ def test_numbers_of_batches_and_rows(
         reference = expected(tensors[0], x, chosen, 32)
         actual = executable["Q4_K"](x, chosen)
         np.testing.assert_allclose(actual, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("element", ["bfloat16", "float16"])
+def test_chosen_matrices_of_floats(element: str, rows: int, cpu: Device, tmp_path: Path) -> None:
+    weight = STACKS["Q8_0"].unpack().dequant().astype(ml_dtypes.bfloat16).astype(element)
+    tensor = PrimitiveTensor(weight, "floats.weight")
+    with create_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            type_ = type_of(weight)
+            initial = named_parameter("model", tensor.name, type_)
+            variables.define(tensor.name, initial, is_mutable=False)
+
+            def body(values: Sequence[Value]) -> list[Value]:
+                return [chosen_linear(*map(traced, values[:1]), loaded(tensor.name, weight),
+                                      traced(values[1])).value]  # fmt: skip
+
+            types = [
+                tensor_type(shape, mlir_type(ElementType.of_dtype(np.dtype(dtype))))
+                for shape, dtype in inputs(len(CHOICES), rows)
+            ]
+            write_function("main", types, body)
+    data, archive, text = compiled(module, plain([tensor], tmp_path), tmp_path)
+    assert "stablehlo.gather" not in text
+    assert len(re.findall(r"entry_points = \[@block_product", text)) == 1
+    x = np.random.default_rng(1).normal(size=(len(CHOICES), rows, DEPTH)).astype(np.float32)
+    reference = np.einsum("bmk,bnk->bmn", x, weight.astype(np.float64)[CHOICES])
+    actual = Executable(data, cpu, {"model": archive})["main"](x, CHOICES)
+    np.testing.assert_allclose(actual, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
+
+
+@pytest.mark.device
+def test_vulkan(vulkan: Device, tmp_path: Path) -> None:
+    """Up to eight rows choose a matrix; IREE computes more of them."""
+    tensors = [STACKS[name] for name in ("Q4_K", "Q8_0")]
+    for rows in (1, 8):
+        module = program(tensors, multiply, inputs(len(CHOICES), rows))
+        for activations in ("int8", "float"):
+            data, archive, text = compiled(
+                module, plain(tensors, tmp_path), tmp_path,
+                target="vulkan", activations=activations,
+            )  # fmt: skip
+            assert len(re.findall(r"entry_points = \[@thread_product", text)) == len(tensors)
+            x = np.random.default_rng(1).normal(size=(len(CHOICES), rows, DEPTH))
+            executable = Executable(data, vulkan, {"model": archive})
+            for name, tensor in zip(("Q4_K", "Q8_0"), tensors, strict=True):
+                block = 32 if activations == "int8" else None
+                single = x.astype(np.float32)
+                reference = expected(tensor, single, CHOICES, block)
+                actual = executable[name](single, CHOICES)
+                atol = 1e-5 * np.abs(reference).max()
+                np.testing.assert_allclose(actual, reference, rtol=0, atol=atol)
 
 
 def test_programs_without_kernels(cpu: Device, tmp_path: Path) -> None:

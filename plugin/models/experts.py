@@ -15,8 +15,8 @@ chosen experts by `subquant.ops.linear.chosen_linear`, which reads no others.
 Many tokens are grouped by their experts, so that a weight is read for several of them: each group
 is padded to whole *tiles* of a few rows, and a tile is multiplied with one expert. There are as
 many tiles as any choice may need; spare tiles have the last expert that is chosen, and nothing
-reads their results. Where the weights are not block-quantized, IREE copies the chosen ones, and the
-tokens are computed one after another.
+reads their results. Where no kernel reads chosen experts, IREE copies them, and tokens are computed
+one after another.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ..layouts import (
     BlockAffineLayout,
     BlockLayout,
     InferenceTensor,
+    PrimitiveTensor,
     QuantizedLayout,
     QuantizedTensor,
 )
@@ -89,7 +90,7 @@ def mix_experts(
     routes = route(experts, theta, x)
     layers = _Layers(theta, activation, quantizes)
     tokens, chosen = routes.choices.shape
-    if tokens == 1 or not (is_known(x) or (experts.is_grouped and layers.are_blockwise)):
+    if tokens == 1 or not (is_known(x) or (experts.is_grouped and layers.have_kernels)):
         return _one_by_one(layers, routes, x)
     groups = _Groups.of(routes.choices, experts.count)
     rows = take(x, groups.tokens).reshape((*groups.shape, x.shape[1]))
@@ -125,12 +126,12 @@ class _Layers:
         self._theta, self._activation, self._quantizes = theta, activation, quantizes
 
     @property
-    def are_blockwise(self) -> bool:
-        """True if all weights are block-quantized, so that kernels take chosen experts of them."""
+    def have_kernels(self) -> bool:
+        """True if kernels of CPUs take chosen experts of all weights."""
         weights = [
             self._theta(f"ffn_{name}_exps").tensor("weight") for name in ("gate", "up", "down")
         ]
-        return all(isinstance(each, QuantizedTensor) and _is_blockwise(each) for each in weights)
+        return all(map(_has_kernel, weights))
 
     def __call__(self, x: AnyArray, choices: AnyArray) -> AnyArray:
         """Return the result of the expert ``choices[b]`` for ``x[b]``, ``[M, width]`` each."""
@@ -161,8 +162,12 @@ class _Layers:
         return (rows.dequant() if isinstance(rows, QuantizedLayout) else rows).reshape(x.shape)
 
 
-def _is_blockwise(tensor: QuantizedTensor) -> bool:
-    layout = tensor.unpack()
+def _has_kernel(weight: InferenceTensor) -> bool:
+    """True for a weight of 16-bit floats, or of integers in blocks."""
+    if not isinstance(weight, QuantizedTensor):
+        floats = ("bfloat16", "float16")
+        return isinstance(weight, PrimitiveTensor) and weight.array.dtype.name in floats
+    layout = weight.unpack()
     if isinstance(layout, BlockAffineLayout):
         layout = layout.in_stored_order()
     if not isinstance(layout, BlockLayout) or not layout.has_block_form:
@@ -189,13 +194,14 @@ class _Groups(NamedTuple):
     def of(cls, choices: AnyArray, experts: int) -> _Groups:
         """Group rows by their experts; `choices` are ``[T, chosen]``.
 
-        With ``n`` rows of an expert before row ``r`` and ``f`` tiles of experts before its expert,
-        its position is ``f * tile + n``.
+        A tile has about half of the rows that an expert has on average: with as many as these,
+        half of the positions are spare. With ``n`` rows of an expert before row ``r`` and ``f``
+        tiles of experts before its expert, its position is ``f * tile + n``.
         """
         order = np.arange(choices.size, dtype=np.int32)
         tokens = order // np.int32(choices.shape[1])
         choices, count, bits = choices.reshape(-1), choices.size, 0
-        while 1 << bits < _MAX_TILE_ROWS and experts << bits < count:
+        while 1 << bits < _MAX_TILE_ROWS and experts << (bits + 1) < count:
             bits += 1
         tile = 1 << bits
         # An expert leaves less than a tile open, and there are no more experts than rows.

@@ -29,13 +29,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, Scalars, scalar
 from ...emit.linalg import Extent
+from ...emit.operation import index_type, value
 from ...emit.vectors import (
     Vectors,
     broadcast,
@@ -78,6 +79,8 @@ class GpuBlockwiseGemm:
         threads: of a workgroup, a multiple of `threads_per_tile`.
         has_int8_activations: activations are int8 with a scale for each block, and not f32.
         split_k: the number of workgroups that share K; it divides the steps.
+        matrices: the number of packed weights, of which a number for each MR rows chooses one; None
+            for a single weight. Numbers out of range are clamped.
     """
 
     weight: PackedWeight
@@ -88,6 +91,7 @@ class GpuBlockwiseGemm:
     threads: int
     has_int8_activations: bool
     split_k: int = 1
+    matrices: int | None = None
 
     @property
     def tiles(self) -> Tiles:
@@ -125,8 +129,8 @@ class GpuBlockwiseGemm:
     def kernel(self) -> Kernel:
         """Build the kernel.
 
-        Bindings: the weight; activations, f32, or int8 k-packs and scales of their blocks; the
-        result, ``M x split_k x N``.
+        Bindings: the weight; the choices; activations, f32, or int8 k-packs and scales of their
+        blocks; the result, ``M x split_k x N``.
         """
         tiles = self.tiles
         activations = [Binding((None, tiles.k), F32, 4)]
@@ -135,7 +139,12 @@ class GpuBlockwiseGemm:
             activations = [Binding((None, tiles.k // 4), I32), Binding((None, blocks), F32)]
         result_lanes = 1 if tiles.n % THREAD_N else THREAD_N
         result = Binding((None, self.split_k, tiles.n), F32, result_lanes)
-        bindings = [*weight_bindings(self.weight), *activations, result]
+        stack, choices = self.weight, list[Binding]()
+        if self.matrices is not None and self.m is not None:
+            all_tiles = replace(tiles, n=self.matrices * tiles.count * tiles.nr)
+            stack = replace(stack, tiles=all_tiles)
+            choices = [Binding((self.m // self.mr,), I32)]
+        bindings = [*weight_bindings(stack), *choices, *activations, result]
         workgroups = -(-tiles.count // self.tiles_per_workgroup) * self.split_k
         return Kernel(
             "thread_product", bindings, workgroups, self._body, self.m, self.threads, self.mr
@@ -144,6 +153,7 @@ class GpuBlockwiseGemm:
     def _body(self, memories: Sequence[Value], workgroup: Value, rows: Extent) -> None:
         arguments = list(memories)
         memrefs = WeightMemrefs.take(self.weight, arguments)
+        first_stored_tile = self._first_stored_tile(arguments)
         activations = arguments.pop(0)
         row_scales = arguments.pop(0) if self.has_int8_activations else None
         [result] = arguments
@@ -166,6 +176,8 @@ class GpuBlockwiseGemm:
             if not self.has_whole_workgroups:
                 # Tiles after the last repeat it, and are not stored.
                 tiles = [np.minimum(tile, self.tiles.count - 1) for tile in tiles]
+            if first_stored_tile is not None:
+                tiles = [first_stored_tile + tile for tile in tiles]
             tile_words = self.tiles.steps * self.tiles.step_bytes // (4 * THREAD_N)
             starts = [tile * tile_words + lane_group for tile in tiles]
             columns = ThreadWeight(self.weight, memrefs, tiles, starts, lane_group)
@@ -173,6 +185,18 @@ class GpuBlockwiseGemm:
             _Thread(self, columns, memory, first_tile, own_rows, share).emit()
 
         for_each_thread(self.threads, emit_thread)
+
+    def _first_stored_tile(self, arguments: list[Value]) -> ArrayLike | None:
+        """The number of the first tile of the chosen weight; None for a single one.
+
+        The memref of the choices is removed from the front of a list.
+        """
+        if self.matrices is None:
+            return None
+        choice = load_element(arguments.pop(0), [workgroup_id(0)])
+        in_range = np.minimum(np.maximum(choice, 0), self.matrices - 1)
+        number = value("arith.index_cast", [in_range.value], index_type())
+        return scalar(number) * self.tiles.count
 
 
 @dataclass(frozen=True)

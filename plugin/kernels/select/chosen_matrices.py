@@ -20,34 +20,55 @@ operations are cloned for all matrices.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.block_contraction import BlockContraction
 from ...dialects.dense import CONSTANTS
+from ...dialects.windows import dot_loops
 from ...emit import linalg
 from ...emit.gathers import AxisGather
 from ...emit.operation import is_used, with_shape
 from .gather_rows import GATHER, ROWWISE
 
-_MATRIXWISE = {*ROWWISE, "stablehlo.and"}
+_BROADCAST = "stablehlo.broadcast_in_dim"
+_MATRIXWISE = {*ROWWISE, "stablehlo.and", "stablehlo.bitcast_convert", _BROADCAST}
 """Operations that compute a matrix of the result from the same matrix of each operand."""
 
 
 @dataclass(frozen=True)
 class ChosenMatrices:
-    """A block contraction with chosen matrices.
+    """Tensors of all matrices, in place of those of the chosen ones.
 
     Attributes:
-        contraction: the contraction, with the tensors of all matrices as its weight.
         choices: the number of the matrix of each batch, ``[B]`` of i32.
         clones: the operations that compute the tensors of all matrices, in order.
     """
 
-    contraction: BlockContraction
+    tensors: dict[str, Value]
     choices: Value
     clones: list[Operation]
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Value], chosen: int) -> ChosenMatrices | None:
+        """Match gathered tensors, and clone the operations after the gathers for all matrices.
+
+        The clones are emitted at the insertion point.
+
+        Args:
+            chosen: the number of batches, the extent of the first axis of each tensor.
+        """
+        stack = _Stack(chosen)
+        # Constants last: the first gather says how many matrices there are.
+        in_order = sorted(tensors.items(), key=lambda item: _is_constant(item[1]))
+        stacked = {name: stack.of(tensor) for name, tensor in in_order}
+        found = {name: tensor for name, tensor in stacked.items() if tensor is not None}
+        if stack.choices is None or len(found) < len(tensors):
+            stack.erase()
+            return None
+        return cls(found, stack.choices, stack.clones)
 
     def erase_unused(self) -> None:
         """Erase the clones that nothing uses."""
@@ -56,27 +77,38 @@ class ChosenMatrices:
                 op.erase()
 
 
-def match_chosen_matrices(contraction: BlockContraction) -> ChosenMatrices | None:
-    """Match gathered matrices, and clone the operations after the gathers for all matrices.
-
-    The clones are emitted at the insertion point.
-    """
+def match_chosen_matrices(
+    contraction: BlockContraction,
+) -> tuple[BlockContraction, ChosenMatrices | None]:
+    """Return the contraction with the weight of all matrices, and these, if they are chosen."""
     activations, storage, result = contraction.indices
     [batch] = storage[0]
     if batch not in [each for [each] in result] or [batch] not in activations:
-        return None
-    stack = _Stack(contraction.storage_shape[0])
+        return contraction, None
     names = ("storage", "storage_high", "scales", "zero_points", "offsets")
     tensors = {name: getattr(contraction, name) for name in names}
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    # Constants last: the first gather says how many matrices there are.
-    in_order = sorted(present.items(), key=lambda item: _is_constant(item[1]))
-    stacked = {name: stack.of(tensor) for name, tensor in in_order}
-    if stack.choices is None or any(each is None for each in stacked.values()):
-        stack.erase()
+    chosen = ChosenMatrices.of(present, contraction.storage_shape[0])
+    if chosen is None:
+        return contraction, None
+    all_matrices: Any = chosen.tensors
+    return replace(contraction, **all_matrices), chosen
+
+
+def match_chosen_weight(op: Operation) -> ChosenMatrices | None:
+    """Match the right operand of a ``dot_general``, with a matrix for each batch.
+
+    Its name among the tensors is ``weight``.
+    """
+    weight = op.operands[1]
+    if op.name != "stablehlo.dot_general" or not weight.type.has_static_shape:
         return None
-    all_matrices: Any = stacked
-    return ChosenMatrices(replace(contraction, **all_matrices), stack.choices, stack.clones)
+    (left, right, result), _ = dot_loops(op)
+    if not right:
+        return None
+    if right[0] not in left or right[0] not in result:
+        return None
+    return ChosenMatrices.of({"weight": weight}, int(weight.type.shape[0]))
 
 
 @dataclass
@@ -115,6 +147,8 @@ class _Stack:
             return self._gathered(op)
         if op.name in CONSTANTS:
             return self._constant(op)
+        if op.name == _BROADCAST:
+            return self._broadcast(op)
         return self._cloned(op, list(op.operands)) if op.name in _MATRIXWISE else None
 
     def _gathered(self, op: Operation) -> Value | None:
@@ -146,6 +180,13 @@ class _Stack:
         constant = linalg.constant(ir.DenseElementsAttr.get_splat(type_, splat))
         self.clones.append(constant.owner.operation)
         return constant
+
+    def _broadcast(self, op: Operation) -> Value | None:
+        """Return a broadcast for all matrices: of a tensor with one for each, or of none."""
+        axes = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
+        if 0 in axes:
+            return self._cloned(op, list(op.operands)) if axes[0] == 0 else None
+        return self._cloned(op, []) if self.count else None
 
     def _cloned(self, op: Operation, operands: list[Value], first: int = 0) -> Value | None:
         """Clone an operation for the operands of all matrices, from the operand `first` on."""

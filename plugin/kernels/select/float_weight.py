@@ -17,7 +17,7 @@ Other loops decode the weight for each row of activations, or write it as f32 at
 
 from __future__ import annotations
 
-from ...core._mlir import Operation, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.block_contraction import BlockContraction, Term
 from ...dialects.windows import dot_loops
 from ...emit.operation import producer_named
@@ -33,15 +33,22 @@ _BITS_OF_CODES = StorageType(8, signed=False)
 
 
 def match_float_weight(
-    op: Operation, target: InstructionSet, module_globals: ModuleGlobals
+    op: Operation,
+    target: InstructionSet,
+    module_globals: ModuleGlobals,
+    weight: Value | None = None,
 ) -> BlockwiseMatch | MatchFailure:
-    """Match a ``stablehlo.dot_general`` with the kernel of weights of floats."""
+    """Match a ``stablehlo.dot_general`` with the kernel of weights of floats.
+
+    Args:
+        weight: all matrices, if the right operand is a choice of them.
+    """
     types = [each.type for each in (*op.operands, *op.results)]
     if op.name != "stablehlo.dot_general" or not isinstance(types[2].element_type, ir.F32Type):
         return _NO_FLOATS
     if not isinstance(types[0].element_type, ir.F32Type | ir.F16Type | ir.BF16Type):
         return _NO_FLOATS
-    weight = op.operands[1]
+    weight = op.operands[1] if weight is None else weight
     order = list(range(weight.type.rank))
     while (transpose := producer_named(weight, "stablehlo.transpose")) is not None:
         order = [int(transpose.attributes["permutation"][axis]) for axis in order]

@@ -35,18 +35,23 @@ threads share a tile; of 8 bits 3.3 ms and 7.3 ms (two threads of Zen 4).
 
 
 def match_gpu(
-    contraction: BlockContraction, module_globals: ModuleGlobals
+    contraction: BlockContraction, module_globals: ModuleGlobals, *, has_choices: bool = False
 ) -> BlockwiseMatch | MatchFailure:
     """Match a contraction whose activations are floats or quantized to int8.
 
     Tiles are the same for all M, so that functions share a packed weight.
+
+    Args:
+        has_choices: the weight is that of all matrices, of which each batch chooses one.
     """
     lanes = THREAD_N * THREADS_PER_TILE
     match = match_layout(contraction, module_globals, lanes, lambda n: 1)
     if isinstance(match, MatchFailure):
         return match
-    if match.weight.batch:
+    if match.weight.batch and not has_choices:
         return MatchFailure("it has batch dimensions")
+    if has_choices and (match.m is None or match.m // match.batches > _MAX_UNROLLED_MACS):
+        return MatchFailure(f"more than {_MAX_UNROLLED_MACS} rows choose a matrix")
     tiles = match.tiles
     if tiles.steps * (1 + tiles.plane_vectors[0]) >= MAX_LOOP_ITERATIONS:
         return MatchFailure("its K is longer than the loops of some devices")
@@ -90,6 +95,8 @@ def call_gpu(
     mr, k_packs_per_word = _MIN_MAX_MR, 8 // tiles.plane_bits[0]
     if m is not None:  # M is divided evenly
         mr = -(-m // -(-m // max(_MIN_MAX_MR, _MAX_UNROLLED_MACS // k_packs_per_word)))
+        if match.choices is not None:
+            mr = m // match.batches
     # The tiles of a thread: the number that computes the fewest padding tiles.
     groups = -(-tiles.count // (_THREADS_PER_WORKGROUP // THREADS_PER_TILE))
     limit = min(_MAX_TILES_PER_THREAD, groups, groups * -(-(m or 1) // mr) // _MIN_WORKGROUPS)
@@ -104,6 +111,7 @@ def call_gpu(
         mr,
         _THREADS_PER_WORKGROUP,
         not match.has_float_activations,
+        matrices=None if match.choices is None else match.weight.batches,
     )
     if instructions == SPIRV and m is not None:
         workgroups = kernel.kernel().workgroups * -(-m // mr)
@@ -123,7 +131,9 @@ def call_gpu(
         operands = kernels.call(quantize, quantize.kernel(), [activations], types, rows)
     split = [kernel.split_k] if kernel.split_k > 1 else []
     type_ = tensor_type([m, *split, tiles.n], mlir_type(F32))
-    [value] = kernels.call(kernel, kernel.kernel(), [*weight.operands, *operands], [type_], rows)
+    choices = [] if match.choices is None else [match.choices]
+    operands = [*weight.operands, *choices, *operands]
+    [value] = kernels.call(kernel, kernel.kernel(), operands, [type_], rows)
     if split:
         value = stablehlo.reduce(value, [1])
     return result_tensor(match, value, extents, result)

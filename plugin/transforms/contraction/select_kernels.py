@@ -61,7 +61,7 @@ from ...kernels.pack.float_codes import erase_decoding
 from ...kernels.select.attention import call_attention
 from ...kernels.select.blockwise import BlockwiseMatch, call_blockwise
 from ...kernels.select.call_int8 import call_int8
-from ...kernels.select.chosen_matrices import match_chosen_matrices
+from ...kernels.select.chosen_matrices import match_chosen_matrices, match_chosen_weight
 from ...kernels.select.dynamic_m import DynamicMMatch, call_dynamic_m
 from ...kernels.select.float_weight import match_float_weight
 from ...kernels.select.gather_rows import (
@@ -197,7 +197,9 @@ class _Selection:
             for op in contractions
             if op.name == "stablehlo.dot_general"
         ]
-        weights = [each for each in products if not isinstance(each, MatchFailure)]
+        weights = [
+            each for each in products if not isinstance(each, MatchFailure) and each.choices is None
+        ]
         if weights:
             matches += match_gather_floats(named(self._module, ["stablehlo.convert"]), weights)
         for match in matches:
@@ -262,34 +264,43 @@ class _Selection:
 
     def _blockwise(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
         contraction, type_ = BlockContraction.of(op), op.results[0].type
-        if self._is_gpu:
-            match = match_gpu(contraction, self._module_globals)
-            if isinstance(match, MatchFailure):
-                return match, None
-            return call_gpu(match, self._kernels, type_, self._instructions), None
-        chosen = match_chosen_matrices(contraction)
-        if chosen is not None:
-            contraction = chosen.contraction
-        match = BlockwiseMatch.of(contraction, self._target, self._module_globals)
+        contraction, chosen = match_chosen_matrices(contraction)
+        epilogue = None
         value: Value | MatchFailure
-        if isinstance(match, MatchFailure):
-            value, epilogue = match, None
+        if self._is_gpu:
+            has_choices = chosen is not None
+            match = match_gpu(contraction, self._module_globals, has_choices=has_choices)
         else:
-            match = match.with_epilogue(op.results[0], self._target, self._module_globals)
+            match = BlockwiseMatch.of(contraction, self._target, self._module_globals)
+        if isinstance(match, MatchFailure):
+            value = match
+        else:
             match = replace(match, choices=None if chosen is None else chosen.choices)
-            value = call_blockwise(match, self._kernels, type_, self._target)
-            epilogue = match.epilogue
+            if self._is_gpu:
+                value = call_gpu(match, self._kernels, type_, self._instructions)
+            else:
+                match = match.with_epilogue(op.results[0], self._target, self._module_globals)
+                epilogue = match.epilogue
+                value = call_blockwise(match, self._kernels, type_, self._target)
         if chosen is not None:
             chosen.erase_unused()
         return value, epilogue
 
     def _float_weight(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
-        match = match_float_weight(op, self._target, self._module_globals)
+        epilogue, chosen = None, match_chosen_weight(op)
+        weight = None if chosen is None else chosen.tensors["weight"]
+        match = match_float_weight(op, self._target, self._module_globals, weight)
+        value: Value | MatchFailure
         if isinstance(match, MatchFailure):
-            return match, None
-        match = match.with_epilogue(op.results[0], self._target, self._module_globals)
-        value = call_blockwise(match, self._kernels, op.results[0].type, self._target)
-        return value, match.epilogue
+            value = match
+        else:
+            match = match.with_epilogue(op.results[0], self._target, self._module_globals)
+            match = replace(match, choices=None if chosen is None else chosen.choices)
+            epilogue = match.epilogue
+            value = call_blockwise(match, self._kernels, op.results[0].type, self._target)
+        if chosen is not None:
+            chosen.erase_unused()
+        return value, epilogue
 
     def _int8(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
         match = Int8Match.of(op, self._module_globals, self._min_macs)
