@@ -19,6 +19,7 @@ from subquant.formats.irpa import Archive
 from subquant.formats.irpa_writer import create_archive
 from subquant.layouts import (
     BlockScaledFloat8Layout,
+    BlockScaledI4Layout,
     LookupBlockScaledLayout,
     PlanarQuantizedTensor,
 )
@@ -29,6 +30,16 @@ from test_packed_parameters import compiled, plain
 from test_packed_parameters import program as program_of_tensors
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
+
+
+def int4_with_bf16_scales(shape=(100, 256), block=32):
+    random = np.random.default_rng(4)
+    blocks = (shape[0], shape[1] // block)
+    planes = {
+        "d": random.uniform(0.5, 2, (*blocks, 1)).astype(ml_dtypes.bfloat16),
+        "qs": random.integers(0, 256, (*blocks, block // 2)).astype(np.uint8),
+    }
+    return PlanarQuantizedTensor(BlockScaledI4Layout(shape, planes, {"signed": False}), "int4")
 
 
 def program(rows, weight, element, *, is_transposed=False):
@@ -144,14 +155,14 @@ func.func @main(%x: tensor<4x128xf32>, %a: tensor<256x128xbf16>) -> tensor<4x256
         assert "@block_product" not in lowered_text(text)
 
 
-def float8(form, block, shape=(100, 256), seed=0):
+def float8(form, block, scale_type=np.float32, shape=(100, 256)):
     """A weight of 8-bit floats with all codes but those of NaN and infinities."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     codes = np.arange(256, dtype=np.uint8)
     finite = codes[np.isfinite(SMALL_FLOATS[FORMATS[form]].table)]
     grid = [-(-n // size) for n, size in zip(shape, block, strict=True)]
     planes = {
-        "d": random.uniform(0.5, 2, grid).astype(np.float32),
+        "d": random.uniform(0.5, 2, grid).astype(scale_type),
         "qs": random.choice(finite, shape),
     }
     metadata = {"block_shape": list(block), "format": form}
@@ -159,12 +170,12 @@ def float8(form, block, shape=(100, 256), seed=0):
     return PlanarQuantizedTensor(layout, f"{form}.{'x'.join(map(str, block))}")
 
 
-def levels(block, shape=(100, 256)):
+def levels(block, scale_type=np.float32, shape=(100, 256)):
     """A weight of indices of the levels of NF4, of which one is 0."""
     random = np.random.default_rng(2)
     blocks = (shape[0], shape[1] // block)
     planes = {
-        "d": random.uniform(0.5, 2, (*blocks, 1)).astype(np.float32),
+        "d": random.uniform(0.5, 2, (*blocks, 1)).astype(scale_type),
         "qs": random.integers(0, 256, (*blocks, block // 2)).astype(np.uint8),
     }
     table = [*np.linspace(-1, 0, 8), *np.linspace(0.0796, 1, 8)]
@@ -176,9 +187,10 @@ SCALED = [
     *[float8(form, (100, 256)) for form in ("f8E4M3FN", "f8E5M2")],  # a scale for the tensor
     *[float8(form, (1, 256)) for form in ("f8E4M3FN", "f8E5M2")],
     *[float8(form, (50, 64)) for form in ("f8E4M3FN", "f8E5M2")],
-    float8("f8E4M3FN", (1, 32)),
+    float8("f8E4M3FN", (1, 32), ml_dtypes.bfloat16),
     levels(64),
-    levels(32),
+    levels(32, np.float16),
+    int4_with_bf16_scales(),
 ]
 
 
@@ -191,7 +203,12 @@ def test_8_bit_floats_and_levels(rows, instructions, cpu, tmp_path):
     )
     for tensor_ in SCALED:
         assert f'@"{tensor_.name}:qs"' not in lowered  # no reader of the original is left
-    assert {name.partition(":")[0] for name in Archive(packed)} == {t.name for t in SCALED}
+    archive = Archive(packed)
+    bytes_of = {name.partition(":")[0]: archive[name].length for name in archive}
+    assert set(bytes_of) == {tensor_.name for tensor_ in SCALED}
+    per_column = 256 // 2 + 256 // 32 * 2  # scales of two bytes stay
+    assert bytes_of["int4"] % per_column == 0
+    assert bytes_of["nf4.32"] % per_column == 0
     executable = Executable(data, cpu, {"model": packed})
     x = np.random.default_rng(3).standard_normal((rows, 256)).astype(np.float32)
     for tensor_ in SCALED:

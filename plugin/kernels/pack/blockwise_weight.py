@@ -19,7 +19,7 @@ from ...dialects.subquant import DEQUANTIZE, operands_of
 from ...emit.constant_values import array_of, bytes_of, constant_elements, is_constant, to_storage
 from ...emit.operation import producer_named
 from ...emit.parameters import ModuleGlobals
-from ...numerics.element_types import F16, F32, I8, U8, AnyArray, Array, ElementType
+from ...numerics.element_types import BF16, F16, F32, I8, U8, AnyArray, Array, ElementType
 from ...numerics.packed_integers import unpack_planes
 from ...numerics.parameters import ExpressedType
 from ..kernel import KernelTable
@@ -130,19 +130,22 @@ class _Packer:
         if codebook is not None:
             planes, key = [codebook.plane], [offset, *codebook.table]
         integers = _Tensor(planes, I8, (*key,), self._integers)
-        scale, fields = self._encoded(contraction.scales)
+        parameters = [contraction.scales, contraction.zero_points, contraction.offsets]
+        is_planar = is_planar or not all(
+            is_constant(each, self.module_globals)
+            for each in (*planes, *parameters)
+            if each is not None
+        )
+        scale, fields = self._encoded(contraction.scales, is_planar=is_planar)
         zero_point: int | None = offset
         if contraction.zero_points is not None:
             zero_point, tensors = self._zero_points(contraction.zero_points)
             fields += tensors
         offsets = None
         if contraction.offsets is not None:
-            offsets, tensors = self._encoded(contraction.offsets)
+            offsets, tensors = self._encoded(contraction.offsets, is_planar=is_planar)
             fields += tensors
         sources = [source for each in (integers, *fields) for source in each.sources]
-        is_planar = is_planar or not all(
-            is_constant(source, self.module_globals) for source in sources
-        )
         table = None
         if codebook is not None and self.weight.uses_shuffle:
             table = codebook.shifted(offset)
@@ -165,7 +168,7 @@ class _Packer:
         module_globals, shape = self.module_globals, self.contraction.storage_shape
         scale, fields = None, []
         if floats.scales is not None:
-            element = _float_element(floats.scales)
+            element = _float_element(floats.scales, is_planar=False)
 
             def pack_scales() -> AnyArray:
                 return self._block_parameters(floats.scale_array(shape, module_globals))
@@ -252,11 +255,11 @@ class _Packer:
 
     # -- scales and offsets ------------------------------------------------------------------------
 
-    def _encoded(self, scales: Value) -> tuple[ScaleEncoding, list[_Tensor]]:
+    def _encoded(self, scales: Value, *, is_planar: bool) -> tuple[ScaleEncoding, list[_Tensor]]:
         """Return the encoding and the tensors of scales or offsets: two if these are quantized."""
-        element = _float_element(scales)
+        element = _float_element(scales, is_planar=is_planar)
         floats = ScaleEncoding(element), [self._floats(scales, element)]
-        return self._quantized(scales) or floats
+        return self._quantized(scales, is_planar=is_planar) or floats
 
     def _floats(self, value: Value, element: ElementType, blocks: int = 1) -> _Tensor:
         def pack() -> AnyArray:
@@ -264,7 +267,9 @@ class _Packer:
 
         return _Tensor([value], element, ("reals", element, blocks), pack)
 
-    def _quantized(self, scales: Value) -> tuple[ScaleEncoding, list[_Tensor]] | None:
+    def _quantized(
+        self, scales: Value, *, is_planar: bool
+    ) -> tuple[ScaleEncoding, list[_Tensor]] | None:
         """Match quantized scales; return their encoding, and the tensors of integers and scales."""
         op = producer_named(scales, DEQUANTIZE)
         if op is None:
@@ -311,7 +316,7 @@ class _Packer:
             return self._block_parameters(integers)
 
         outer, key = operands["scales"], ("scales", element, mask, zero_point)
-        outer_element = _float_element(outer)
+        outer_element = _float_element(outer, is_planar=is_planar)
         tensor = _Tensor([operands["input"]], element, key, pack)
         outer_tensor = self._floats(outer, outer_element, blocks)
         return ScaleEncoding(element, outer_element, blocks), [tensor, outer_tensor]
@@ -341,6 +346,12 @@ def _unsigned(integers: AnyArray, width: int, offset: int) -> AnyArray:
     return shifted if width == 8 else shifted & np.uint8(2**width - 1)
 
 
-def _float_element(scales: Value) -> ElementType:
-    """Return the element type of packed scales: f16 stays, others become f32."""
-    return F16 if isinstance(scales.type.element_type, ir.F16Type) else F32
+def _float_element(scales: Value, *, is_planar: bool) -> ElementType:
+    """Return the element type of packed scales: 16-bit floats stay, and others become f32.
+
+    A planar bf16 becomes f32, too: kernels for Vulkan do not read it.
+    """
+    element = scales.type.element_type
+    if isinstance(element, ir.BF16Type) and not is_planar:
+        return BF16
+    return F16 if isinstance(element, ir.F16Type) else F32

@@ -97,7 +97,7 @@ class FloatWeight:
         shape = [int(extent) for extent in weight.type.shape]
         widening = producer_named(weight, "stablehlo.convert")
         storage = weight if widening is None else widening.operands[0]
-        if isinstance(storage.type.element_type, ir.BF16Type | ir.F16Type):
+        if is_16_bit_float(storage):
             floats = FloatCodes(str(storage.type.element_type))
             matches = [cls(floats, storage, None, tuple(shape))]
         else:
@@ -126,6 +126,11 @@ class FloatWeight:
         return array_of(self.scales, module_globals).reshape(grid)
 
 
+def is_16_bit_float(tensor: Value) -> bool:
+    """True for a tensor of bf16 or f16."""
+    return isinstance(tensor.type.element_type, ir.BF16Type | ir.F16Type)
+
+
 def erase_decoding(weight: Value) -> None:
     """Erase the operations that compute an unused weight, and their unused producers."""
     op = producer_named(weight, *_WEIGHT)
@@ -151,6 +156,9 @@ def _scaled(
         decoding = _levels(source, module_globals) or _byte_codes(source)
         if block_sizes is not None and decoding is not None:
             scales = reshape_source(broadcast.operands[0])
+            widening = producer_named(scales, "stablehlo.convert")
+            if widening is not None and is_16_bit_float(widening.operands[0]):
+                scales = reshape_source(widening.operands[0])
             matches.append(FloatWeight(*decoding, scales, block_sizes))
     return matches
 

@@ -231,7 +231,7 @@ class ScaleEncoding:
     """Encoding of the scales or offsets of blocks.
 
     Args:
-        element: f16 or f32; u8 or i8 where an integer is multiplied by an outer scale.
+        element: f16, bf16 or f32; u8 or i8 where an integer is multiplied by an outer scale.
         outer: element type of the outer scales, or None.
         blocks: consecutive blocks that share an outer scale.
     """
