@@ -10,10 +10,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from checkpoint_folders import Checkpoint
+from checkpoint_folders import FOLDERS, Checkpoint
 from packed_checkpoints import refuse
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats.huggingface import read_huggingface
+from subquant.models import emit
+from subquant.weights.sources import open_weights
 
 DOWN = "model.layers.0.mlp.down_proj"
 WEIGHTS, INPUTS = (f"config_groups.group_0.{part}" for part in ("weights", "input_activations"))
@@ -77,6 +79,11 @@ WEIGHTS, INPUTS = (f"config_groups.group_0.{part}" for part in ("weights", "inpu
         ("compressed_fp8_static", f"{INPUTS}.num_bits", 5, "num_bits' is 5, expected 4 or 8 for a"),
         ("compressed_nvfp4", f"{INPUTS}.dynamic", True, "dynamic' is True, expected 'local' for t"),
         ("compressed_nvfp4", f"{INPUTS}.scale_dtype", "torch.int8", "scale_dtype' is 'torch.int8'"),
+        ("compressed_nvfp4", f"{INPUTS}.scale_dtype", ["x"], r"scale_dtype' is \['x'\], expected"),
+        ("compressed_int4", f"{WEIGHTS}.dynamic", 0, "dynamic' must be true, false or a string, g"),
+        ("compressed_int4", f"{WEIGHTS}.actorder", 1, "actorder' must be true, false or a string"),
+        ("compressed_mxfp4", "format", {"x": 1}, "'format' must be a string, got {'x': 1}"),
+        ("compressed_mxfp4", "format", "x", "'format' is 'x', expected 'pack-quantized'"),
         ("bitsandbytes_nf4", "load_in_4bit", False, "are false, expected one of them to be true"),
         ("bitsandbytes_nf4", "load_in_8bit", True, "are true, expected one of them to be true"),
         ("bitsandbytes_nf4", "bnb_4bit_quant_type", "fp4", "has levels of the type nf4, and 'bnb"),
@@ -236,6 +243,13 @@ def test_states_of_bitsandbytes_that_do_not_fit_are_errors(
         ("_data", {"block_size": [1, 96], "act_quant_kwargs": {"_type": "x"}}, "_type' is 'x', ex"),
         ("_data", {"block_size": [1, 96], "activation_quantization": "x"}, "activation_quantizati"),
         ("_data", {"target_dtype": {"_type": "torch.dtype", "_data": "int9"}}, "is 'int9', expec"),
+        ("_tensor_data_names", ["qdata", "scale", {}], "names' must be a list of strings, g"),
+        ("_tensor_data_names", ["qdata"], "has _weight_scale, and '_tensor_data_names' does not n"),
+        (
+            "_tensor_data_names",
+            ["qdata", "scale", "zero_point", "x"],
+            "has no _weight_x, and '_tensor_data_names' names it",
+        ),
         ("zzz", 1, f"'{DOWN}.weight' has the key 'zzz' = 1, which subquant does not use"),
     ],
 )
@@ -251,6 +265,38 @@ def test_descriptions_of_torchao_that_do_not_fit_are_errors(
         checkpoint.metadata[name] = json.dumps(description)
     checkpoint.write(tmp_path)
     refuse(tmp_path, SubquantError, message, "model.safetensors: error: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"_type": "Int8Tensor"}', "model.norm.weight._type' is 'Int8Tensor', expected 'Tensor'"),
+        ('{"_type": "Tensor", "zzz": 1}', "'model.norm.weight' has the key 'zzz' = 1, which subq"),
+    ],
+)
+def test_floats_that_torchao_describes_as_others_are_errors(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    checkpoint = Checkpoint("torchao_int8")
+    checkpoint.metadata["model.norm.weight"] = text
+    checkpoint.write(tmp_path)
+    refuse(tmp_path, SubquantError, message, "model.safetensors: error: ")
+
+
+def test_names_below_names_of_tensors_are_errors(tmp_path: Path) -> None:
+    checkpoint = Checkpoint("torchao_int8")
+    checkpoint.replace({"model.norm.weight.scale": zeros(1)})
+    checkpoint.write(tmp_path)
+    message = f"{tmp_path}: error: 'model.norm.weight.scale' is below the name of another tensor"
+    with pytest.raises(InputError) as error:
+        open_weights(tmp_path)
+    assert str(error.value) == message
+
+
+def test_inputs_that_groups_do_not_divide_are_errors(tmp_path: Path) -> None:
+    folder = FOLDERS / "compressed_fp8_block_partial"
+    with pytest.raises(UnsupportedError, match="144 inputs, which are rounded in groups of 128"):
+        emit(folder, tmp_path / "x.mlir", tmp_path / "x.irpa")
 
 
 def test_a_float_that_a_target_names_is_an_error(tmp_path: Path) -> None:

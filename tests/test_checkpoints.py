@@ -245,6 +245,36 @@ WRONG_KEYS: dict[str, tuple[dict[str, Any], type[SubquantError], str]] = {
         InputError,
         "has the shape [96, 64], expected [32, 64]",
     ),
+    "an architecture of another type": (
+        {"model_type": ["llama"]},
+        UnsupportedError,
+        "the model is of the 'model_type' ['llama'], expected one of: llama",
+    ),
+    "two scalings": (
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        InputError,
+        "'rope_scaling.type' is 'linear', expected 'llama3', as 'rope_parameters.rope_type' is",
+    ),
+    "two factors of a scaling": (
+        {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}},
+        InputError,
+        "'rope_scaling.factor' is 2.0, expected 8.0, as 'rope_parameters.factor' is",
+    ),
+    "more elements than a head has": (
+        {"partial_rotary_factor": 1e308},
+        InputError,
+        "'partial_rotary_factor' is 1e+308, expected at most 1",
+    ),
+    "scalings of types of layers": (
+        {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+        InputError,
+        "'rope_parameters.full_attention' is {'rope_type': 'default'}, and nothing reads it",
+    ),
+    "a share of another type": (
+        {"partial_rotary_factor": "x"},
+        InputError,
+        "'partial_rotary_factor' is 'x', expected a number above 0",
+    ),
     "a packing that nothing reads": (
         {"quantization_config": {"quant_method": "magic"}},
         UnsupportedError,

@@ -20,8 +20,9 @@ from ..compiler.keys import Key, key_of_source
 from ..compiler.store_files import PinnedBlob
 from ..core.files import write_atomically
 from ..core.option_fields import KvCache, ModelActivations
-from ..errors import InputError, Place, SubquantError, UsageError
+from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
 from ..isolation.client import ChildEnded, call
+from ..layouts import QuantizedTensor
 from ..numerics.cache_formats import check_head_size
 from ..numerics.element_types import Array
 from ..runtime import Device, Executable
@@ -307,6 +308,19 @@ def _program(
     return program
 
 
+def _check_activation_groups(source: ModelSource) -> None:
+    """Refuse inputs that are rounded in groups that do not divide them."""
+    for tensor in source.tensors.values():
+        settings = tensor.activations if isinstance(tensor, QuantizedTensor) else None
+        size = None if settings is None else settings.group_size
+        if size is not None and tensor.shape[-1] % size:
+            raise UnsupportedError(
+                f"the layer of '{tensor.name}' has {tensor.shape[-1]} inputs, which are rounded in "
+                f"groups of {size}, expected a multiple; use --activations float",
+                Place(os.fspath(source.path)),
+            )
+
+
 def _shape(
     source: ModelSource,
     context: int | None,
@@ -321,6 +335,8 @@ def _shape(
             "the model says nothing of activations; expected int8 or float, not checkpoint"
         )
     rounds = rounds and activations in (None, "checkpoint")
+    if rounds:
+        _check_activation_groups(source)
     if context is None:
         return Shape.of_context(min(configuration.context, DEFAULT_CONTEXT), kv_cache, rounds)
     most = min(configuration.context, MOST_CONTEXT)

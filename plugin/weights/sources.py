@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.strict_json import Json
-from ..errors import InputError, UsageError
+from ..errors import InputError, Place, UsageError
 from ..formats.gguf_splits import without_part_number
 from ..formats.kinds import SUFFIXES, weights_format
 from ..formats.tokenizer_files import PROPERTY, TokenizerFiles
@@ -62,16 +62,16 @@ def open_weights(path: str | os.PathLike[str], *, lists: bool = True) -> Dataset
     if kind == "gguf":
         from ..formats.gguf import read_gguf
 
-        return _dataset(*read_gguf(path, lists=lists))
+        return _dataset(path, *read_gguf(path, lists=lists))
     if kind == "huggingface" and os.path.exists(os.path.join(path, "quant_params.json")):
         from ..formats.brevitas import read_brevitas
 
         files = ("config.json", "params.safetensors", "quant_params.json")
-        return _dataset(*read_brevitas(*(os.path.join(path, file) for file in files)))
+        return _dataset(path, *read_brevitas(*(os.path.join(path, file) for file in files)))
     if kind == "huggingface":
         from ..formats.huggingface import read_huggingface
 
-        return _dataset(*read_huggingface(path))
+        return _dataset(path, *read_huggingface(path))
     if not os.path.exists(path):
         raise InputError(f"cannot read '{os.fspath(path)}': No such file or directory")
     raise InputError(
@@ -94,8 +94,15 @@ def open_with_tokenizer(path: str | os.PathLike[str]) -> Dataset:
     return dataset
 
 
-def _dataset(properties: Mapping[str, Json], tensors: Mapping[str, InferenceTensor]) -> Dataset:
-    return Dataset(properties, Theta(tensors))
+def _dataset(
+    path: str | os.PathLike[str],
+    properties: Mapping[str, Json],
+    tensors: Mapping[str, InferenceTensor],
+) -> Dataset:
+    try:
+        return Dataset(properties, Theta(tensors))
+    except InputError as error:
+        raise error.located(Place(os.fspath(path))) from None
 
 
 @dataclass

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...core.read_record import Irrelevant
 from ...core.strict_json import Json, shown
@@ -122,7 +121,8 @@ def compressed_configuration(config: Mapping[str, Json], file: str) -> Compresse
     """
     settings = Settings(config, Place(file), irrelevant=_IRRELEVANT)
     _check_sparsity(settings)
-    settings.get("format")
+    if settings.get("format") is not None:  # which counts for groups without one
+        settings.choice("format", (*FORMATS, _MIXED, "dense"))
     listed = settings.part("config_groups")
     names = [] if listed is None else list(settings.value(dict, "config_groups"))
     if listed is None or not names:
@@ -200,7 +200,7 @@ def _weights(arguments: Settings, form: str) -> WeightSettings:
     strategy, size = _strategy(arguments, False)
     if strategy not in _STRATEGIES:
         raise arguments.unsupported("strategy", f"one of: {', '.join(_STRATEGIES)}")
-    if arguments.get("dynamic") not in (None, False):
+    if arguments.flag_or_text("dynamic") not in (None, False):
         raise arguments.unsupported("dynamic", "false: scales of weights are stored")
     symmetric = arguments.value(bool, "symmetric", default=True)
     expected: dict[str, tuple[str, tuple[int, ...], tuple[str, ...]]] = {
@@ -224,7 +224,7 @@ def _weights(arguments: Settings, form: str) -> WeightSettings:
                 key, f"{' or '.join(str(each).lower() for each in known)} for weights of '{form}'"
             )
     arguments.get("scale_dtype")  # the tensors have it
-    order = arguments.get("actorder")
+    order = arguments.flag_or_text("actorder")
     if order not in (None, False, True, "weight", "static", "group", "dynamic"):
         raise arguments.unsupported("actorder", "null, 'weight', 'static', 'group' or 'dynamic'")
     block = _block(arguments) if strategy == "block" else None
@@ -253,7 +253,7 @@ def _activations(arguments: Settings) -> tuple[ActivationQuantization, bool]:
     kind = arguments.choice("type", ("int", "float"), "int")
     if (kind, bits) not in _ACTIVATION_TYPES:
         raise arguments.unsupported("num_bits", "4 or 8 for activations")
-    dynamic: Any = arguments.get("dynamic")
+    dynamic = arguments.flag_or_text("dynamic")
     if dynamic not in (None, False, True, "local"):
         raise arguments.unsupported("dynamic", "true, false or 'local'")
     is_dynamic = dynamic not in (None, False)
@@ -266,7 +266,9 @@ def _activations(arguments: Settings) -> tuple[ActivationQuantization, bool]:
     if has_global_scale != (dynamic == "local"):
         raise arguments.unsupported("dynamic", "'local' for the strategy 'tensor_group' only")
     scale_type = arguments.get("scale_dtype")
-    if scale_type is not None and scale_type not in _SCALE_TYPES:
+    if scale_type is not None and (
+        not isinstance(scale_type, str) or scale_type not in _SCALE_TYPES
+    ):
         raise arguments.unsupported("scale_dtype", f"one of: {', '.join(_SCALE_TYPES)}")
     for key in ("actorder", "block_structure"):
         if arguments.get(key) not in (None, False):

@@ -86,6 +86,15 @@ class Settings:
             raise self.unsupported(key, " or ".join(map(repr, known)))
         return text
 
+    def flag_or_text(self, key: str) -> bool | str | None:
+        """Return true, false or a string; None where the key is missing or null."""
+        value = self.get(key)
+        if value is not None and not isinstance(value, (bool, str)):
+            raise self.error(
+                f"'{self.path}{key}' must be true, false or a string, got {shown(value)}"
+            )
+        return value
+
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a list of strings; none where the key is missing or null."""
         values = self.value(list, key, default=[])

@@ -37,6 +37,8 @@ from .settings import Settings
 
 _PREFIX = "_weight_"
 _QDATA = f"{_PREFIX}qdata"
+_PARTS = ("qdata", "scale", "zero_point", "act_quant_scale", "act_quant_zero_point")
+"""The arrays of a packed tensor that are read."""
 _TARGET = re.compile(r"int([1-8])")
 
 _IRRELEVANT = (
@@ -76,7 +78,25 @@ class TorchAoFormat:
         """Return the tensors of a checkpoint; see `Layers.finish`."""
         for name in layers.named(_QDATA):
             layers.add(name, _weight(layers.layer(name), layers.metadata.get(f"{name}.weight")))
+        packed = {f"{name}.weight" for name in layers.named(_QDATA)}
+        for name in layers.metadata:
+            if name.endswith((".weight", ".bias")) and name not in packed:
+                _check_plain(name, layers)
         return layers.finish("torchao")
+
+
+def _check_plain(name: str, layers: Layers) -> None:
+    """Refuse the description of a packed tensor that has no packed arrays."""
+    description = _description(name, layers.metadata[name], layers.location)
+    description.choice("_type", ("Tensor",))
+    description.finish()
+
+
+def _description(name: str, text: str, location: Place) -> Settings:
+    """Parse the description of a tensor in the ``__metadata__`` of the file."""
+    subject = f"the description of {shown(name)}"
+    values = parse_object(text.encode(), subject, location.file or "", is_part=True)
+    return Settings(values, location, f"{name}.")
 
 
 def _weight(layer: Layer, text: str | None) -> PackedTensor:
@@ -87,11 +107,8 @@ def _weight(layer: Layer, text: str | None) -> PackedTensor:
     """
     if text is None:
         raise layer.error("has packed arrays and no description in the '__metadata__' of the file")
-    subject = f"the description of {shown(f'{layer.name}.weight')}"
-    file = layer.location.file or ""
-    values = parse_object(text.encode(), subject, file, is_part=True)
-    whole = Settings(values, layer.location, f"{layer.name}.weight.")
-    whole.value(list, "_tensor_data_names")  # the arrays that are there
+    whole = _description(f"{layer.name}.weight", text, layer.location)
+    _check_parts(layer, whole)
     kind = whole.choice("_type", tuple(_READERS))
     attributes = whole.part("_data", _IRRELEVANT_ATTRIBUTES)
     if attributes is None:
@@ -100,6 +117,19 @@ def _weight(layer: Layer, text: str | None) -> PackedTensor:
     weight = _READERS[kind](layer, attributes)
     attributes.finish()
     return weight
+
+
+def _check_parts(layer: Layer, whole: Settings) -> None:
+    """Refuse a list of arrays that names others than the file has."""
+    whole.value(list, "_tensor_data_names")
+    listed = whole.texts("_tensor_data_names")
+    for part in dict.fromkeys((*listed, *_PARTS)):
+        is_listed = part in listed
+        if layer.has(f"{_PREFIX}{part}") != is_listed:
+            raise layer.error(
+                f"has {'no ' if is_listed else ''}{_PREFIX}{shown(part)[1:-1]}, and "
+                f"'_tensor_data_names' {'names' if is_listed else 'does not name'} it"
+            )
 
 
 def _block(layer: Layer, attributes: Settings, shape: tuple[int, ...]) -> list[int]:

@@ -58,7 +58,7 @@ def read_configuration(
     """
     try:
         name = config.get("model_type")
-        if name not in TABLE:
+        if not isinstance(name, str) or name not in TABLE:
             raise UnsupportedError(
                 f"the model is of the 'model_type' {shown(name)}, expected one of: "
                 f"{', '.join(TABLE)}"
@@ -67,7 +67,7 @@ def read_configuration(
         settings = Settings(record.track("key", config, IRRELEVANT_KEYS))
         tracked = record.track("tensor", tensors)
         settings.text("model_type")
-        configuration = _Reader(str(name), TABLE[str(name)], settings).read(tracked)
+        configuration = _Reader(name, TABLE[name], settings).read(tracked)
         check_tensors(configuration, tracked)
         record.finish("use a model without, or a tool that knows it")
     except SubquantError as error:
@@ -97,7 +97,9 @@ class _Reader:
             raise settings.error("num_hidden_layers", f"fewer than the {len(tensors)} tensors")
         windows = self._windowed_blocks(blocks)
         window = self._window() if any(windows) else 0
-        rotation = read_rotation(settings, _FULL, kind.rope_base, size, context)
+        rotation = read_rotation(
+            settings, _FULL if kind.pattern else None, kind.rope_base, size, context
+        )
         window_rotation = rotation
         if kind.pattern:
             window_rotation = self._window_rotation(size, context)

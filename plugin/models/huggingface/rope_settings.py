@@ -27,34 +27,34 @@ _KEYS = {
 
 
 def read_rotation(
-    settings: Settings, layer_type: str, base: float, size: int, context: int
+    settings: Settings, layer_type: str | None, base: float, size: int, context: int
 ) -> Rotation:
     """Read the rotary embeddings of the layers of a type.
 
     Args:
-        layer_type: ``full_attention`` or ``sliding_attention``.
+        layer_type: ``full_attention`` or ``sliding_attention``; None for an architecture whose
+            layers all have the same.
         base: the default of ``rope_theta``.
         size: the size of a head.
         context: the model's greatest number of tokens.
     """
     rope = settings.part("rope_parameters")
-    nested = rope.part(layer_type) if rope is not None and _is_nested(rope) else None
-    if rope is not None and _is_nested(rope):
+    if rope is not None and layer_type is not None and _is_nested(rope):
         rope.only("full_attention", "sliding_attention")
-        rope = nested
+        rope = rope.part(layer_type)
     old = settings.part("rope_scaling")
     old_base = settings.number("rope_theta") if settings.get("rope_theta") is not None else None
-    old_share = settings.get("partial_rotary_factor")
     if rope is None:
         rope = old or Settings({})
+    elif old is not None and layer_type != "sliding_attention":
+        _check_same(rope, old)
     base = rope.number("rope_theta", old_base or base)
-    if old_base is not None and layer_type == "full_attention" and old_base != base:
+    if old_base is not None and layer_type != "sliding_attention" and old_base != base:
         raise InputError(
             f"'rope_theta' is {old_base:g}, and 'rope_parameters.rope_theta' is {base:g}, which "
             "contradict each other; leave the wrong one out"
         )
-    share = rope.number("partial_rotary_factor", 1.0 if old_share is None else old_share)
-    rotary_size = int(size * share)
+    rotary_size = int(size * _rotary_share(settings, rope))
     if rotary_size % 2 or not 0 < rotary_size <= size:
         raise InputError(
             f"{rotary_size} elements of heads of {size} are rotated, expected an even number of "
@@ -67,8 +67,35 @@ def read_rotation(
             f"of: {', '.join(_KEYS)}"
         )
     rope.only(*_COMMON, *_KEYS[kind])
-    original = settings.get("original_max_position_embeddings")
-    return _scaled(rope, kind, base, rotary_size, context if original is None else original)
+    original = settings.count("original_max_position_embeddings", context)
+    return _scaled(rope, kind, base, rotary_size, original)
+
+
+def _check_same(rope: Settings, old: Settings) -> None:
+    """Refuse a ``rope_scaling`` with another value than ``rope_parameters``."""
+    values = {"rope_type": _type_of(rope)} | rope.values()
+    for key, value in old.values().items():
+        name = "rope_type" if key == "type" else key
+        if values.get(name) != value:
+            raise old.error(
+                key,
+                f"{shown(values.get(name))}, as 'rope_parameters.{name}' is; leave the wrong one "
+                "out",
+            )
+
+
+def _rotary_share(settings: Settings, rope: Settings) -> float:
+    """Return the share of the elements of a head that are rotated."""
+    key = "partial_rotary_factor"
+    share, old_share = (
+        None if each.get(key) is None else each.number(key) for each in (rope, settings)
+    )
+    if share is not None and old_share is not None and share != old_share:
+        raise rope.error(key, f"{old_share:g}, as '{key}' of the model is; leave the wrong one out")
+    result = next((each for each in (share, old_share) if each is not None), 1.0)
+    if result > 1:
+        raise InputError(f"'{key}' is {result:g}, expected at most 1")
+    return result
 
 
 def _is_nested(rope: Settings) -> bool:
