@@ -7,6 +7,8 @@
     scripts/fuzz --kinds kills --count 500      compilations that are ended at any moment
     scripts/fuzz --kinds onnx_pieces,tflite_pieces,gguf_pieces,checkpoint_pieces --count 10000
                                                 known files with one unknown piece added
+    scripts/fuzz --kinds checkpoints --count 20000
+                                                damaged folders of Hugging Face
     scripts/fuzz --replay text:123 --seed 7     one input again, with its output
     scripts/fuzz --cluster tcp://10.0.0.1:8786  on the workers of a Dask scheduler
 
@@ -17,6 +19,9 @@ Every input follows from its kind, the seed and its number. Failures are:
 * a hang: more than ``--seconds``;
 * an output file although the status is not 0, or none although it is;
 * files left in the temporary folder;
+* an exit status of 1 or 2 without an error;
+* a checkpoint whose damage changes neither the model nor its tokens and that no error names, unless
+  the damage is to a key that changes no result;
 * a piece of a file (an attribute, a tensor, a property, a field) that changes no number and that no
   error names, though the reference runtime computes other numbers, refuses the file, or does not
   know the piece either.

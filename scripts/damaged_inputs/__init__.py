@@ -5,8 +5,10 @@ Modules, each of which imports only earlier ones:
 * ``corpus``: the valid inputs;
 * ``mutations``: changes of text and of bytes;
 * ``case``: a call of the command line with its files;
-* ``module_kinds``, ``artifact_kinds``, ``model_kinds``, ``weight_kinds``, ``command_kinds``: the
-  kinds of inputs;
+* ``checkpoint_json``, ``checkpoint_tensors``, ``checkpoint_texts``, ``checkpoint_damage``: damage
+  to folders of Hugging Face;
+* ``module_kinds``, ``artifact_kinds``, ``model_kinds``, ``weight_kinds``, ``checkpoint_kinds``,
+  ``command_kinds``: the kinds of inputs;
 * ``kinds``: the table of kinds, with the share of each;
 * ``outcomes``: how inputs ended; the files of failures;
 * ``running``: running a case and judging it;

@@ -48,6 +48,14 @@ def make_archive() -> bytes:
         paths = [SCRIPT, *(ROOT / "examples").glob("*.mlir")]
         for pattern in ("*.mlir", "tflite_*.py", "gguf_models.py"):
             paths += (ROOT / "tests").rglob(pattern)
+        for pattern in (
+            "*.safetensors",
+            "*config*.json",
+            "*index.json",
+            "tokenizer.json",
+            "*.jinja",
+        ):
+            paths += (ROOT / "tests/data/huggingface").glob(f"*/{pattern}")
         for package in ("damaged_inputs", "pieces"):
             paths += (ROOT / "scripts" / package).glob("*.py")
         for path in paths:

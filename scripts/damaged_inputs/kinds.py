@@ -7,7 +7,14 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
-from . import artifact_kinds, command_kinds, model_kinds, module_kinds, weight_kinds
+from . import (
+    artifact_kinds,
+    checkpoint_kinds,
+    command_kinds,
+    model_kinds,
+    module_kinds,
+    weight_kinds,
+)
 from .case import Case, MakeCase
 from .corpus import Corpus
 
@@ -21,6 +28,7 @@ KINDS: dict[str, tuple[int, MakeCase]] = {
     "npy": (6, weight_kinds.npy),
     "safetensors": (5, weight_kinds.safetensors),
     "folders": (3, weight_kinds.folders),
+    "checkpoints": (6, checkpoint_kinds.checkpoints),
     "gguf": (5, weight_kinds.gguf),
     "tflite": (8, model_kinds.tflite),
     "onnx": (8, model_kinds.onnx),
@@ -35,6 +43,8 @@ KINDS: dict[str, tuple[int, MakeCase]] = {
     "tflite_pieces": (0, functools.partial(command_kinds.piece_case, "tflite")),
     "gguf_pieces": (0, functools.partial(command_kinds.piece_case, "gguf")),
     "checkpoint_pieces": (0, functools.partial(command_kinds.piece_case, "checkpoints")),
+    "checkpoint_programs": (0, checkpoint_kinds.checkpoint_programs),
+    "checkpoint_answers": (0, checkpoint_kinds.checkpoint_answers),
     "kills": (0, command_kinds.kills),
 }
 """The share of each kind in a run (0: only on request by ``--kinds``), and its function.

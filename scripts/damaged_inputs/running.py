@@ -78,8 +78,8 @@ def _find_failure(
         return f"left behind: {', '.join(path.name for path in left)}"
     if case.output is not None and (folder / case.output).exists() != (status == 0):
         return f"exit status {status}, and {case.output} is {'' if status else 'not '}there"
-    if status and not printed.strip():
-        return f"exit status {status} without a word"
+    if status and b"error" not in printed.lower():
+        return f"exit status {status} without an error"
     return None
 
 
