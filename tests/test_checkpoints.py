@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from checkpoint_folders import Checkpoint
 from checkpoints import FOLDERS, changed_copy, expected, numpy_logits, relative_error
 from gguf_of_checkpoint import write_gguf
+from programs import LONG
 from subquant.cli import main
 from subquant.errors import InputError, SubquantError, UnsupportedError, UsageError
 from subquant.models import load
@@ -74,13 +76,59 @@ def test_compiled_logits_with_rounded_activations(name: str) -> None:
         load(FOLDERS / "llama", activations="checkpoint")
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "phi3"])
+EVERY = sorted(path.name for path in FOLDERS.iterdir() if (path / "expected.npz").exists())
+ONE_OF_EACH = ["awq_int4", "bitsandbytes_nf4", "compressed_fp8_block", "compressed_int4_asymmetric",
+               "compressed_nvfp4a16", "gemma3", "gptq_int4_desc_act", "llama", "phi3",
+               "torchao_int4"]  # fmt: skip
+"""One checkpoint of each method, and of architectures that differ most."""
+
+
+@pytest.mark.parametrize("name", EVERY if LONG else ONE_OF_EACH)
 def test_compiled_logits(name: str) -> None:
-    """A prompt and four tokens; the cache of f16 is off by 2**-11 of its elements."""
+    """A prompt and four tokens, across the window of models that have one."""
     tokens, reference = expected(name)
-    session = load(FOLDERS / name, activations="float", context=64).session()
+    model = load(FOLDERS / name, activations="float", kv_cache="f32", context=64)
+    session = model.session()
     actual = [session.prompt(tokens[:20]), *(session.next(token) for token in tokens[20:])]
-    assert relative_error(np.stack(actual), reference[19:]) < 2e-3
+    assert relative_error(np.stack(actual), reference[19:]) < 5e-6
+
+
+def with_layers_of(architecture: str, method: str, folder: Path) -> Path:
+    """Write a checkpoint of one architecture with the packed layers of another checkpoint."""
+    checkpoint, packed = Checkpoint(architecture), Checkpoint(method)
+    layers = [f"model.layers.0.{name}" for name in LINEAR]
+    for layer in layers:
+        of_layer = {n: a for n, a in packed.arrays.items() if n.startswith(f"{layer}.")}
+        checkpoint.replace({f"{layer}.weight": None, **of_layer})
+    checkpoint.config["quantization_config"] = packed.quantization
+    if method.startswith("compressed"):
+        others = {name.rpartition(".")[0] for name in checkpoint.arrays} - set(layers)
+        checkpoint.quantization["ignore"] = sorted(others)
+    return checkpoint.write(folder)
+
+
+LINEAR = [*(f"self_attn.{name}_proj" for name in "qkvo"),
+          *(f"mlp.{name}_proj" for name in ("gate", "up", "down"))]  # fmt: skip
+OTHER_WIDTHS = ("compressed_fp8_block", "gptq_int4_qwen3")
+METHODS = [name for name in EVERY if name.startswith(("compressed", "gptq", "fp8"))
+           and not name.startswith(OTHER_WIDTHS)]  # fmt: skip
+ARCHITECTURES = ["llama2", "mistral", "qwen2", "qwen2_window", "smollm"]
+PAIRS = [(a, m) for a in ARCHITECTURES for m in METHODS]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "method"),
+    PAIRS if LONG else [("mistral", "gptq_int3"), ("qwen2", "compressed_int8_channel")],
+)
+def test_formats_and_architectures_are_independent(
+    architecture: str, method: str, tmp_path: Path
+) -> None:
+    """The compiled model computes the logits of the forward pass in NumPy."""
+    folder = with_layers_of(architecture, method, tmp_path)
+    tokens, _ = expected(architecture)
+    session = load(folder, activations="float", kv_cache="f32", context=64).session()
+    actual = session.prompt(tokens[:20])
+    assert relative_error(actual[None], numpy_logits(folder, tokens[:20])[-1:]) < 5e-6
 
 
 @pytest.mark.parametrize(
