@@ -317,7 +317,7 @@ def compilations(filled: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         parameters.write_bytes(archive)
         return executable
 
-    monkeypatch.setattr(loading, "_program", lambda *arguments: b"")
+    monkeypatch.setattr(loading, "_program", lambda *arguments, **options: b"")
     monkeypatch.setattr("subquant.compiler.compilation.compile_to_bytes", compile_again)
     return inputs
 
