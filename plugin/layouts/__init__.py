@@ -9,12 +9,13 @@ Source: "Direct quantization with sharktank".
 from __future__ import annotations
 
 from .activations import ActivationQuantization
+from .affine import BlockAffineLayout
 from .base import LAYOUTS, BlockLayout, QuantizedLayout, layout_class
 from .ggml import GgmlTensor
 from .lookup import LookupBlockScaledLayout, SuperBlockLookupScaled_4_6_Layout
 from .packed import BlockScaledPackedLayout
 from .quantizers import DynamicScaledQuantizer, StaticScaledQuantizer
-from .scaled import BlockAffineLayout, BlockScaledI4Layout, BlockScaledLayout, TensorScaledLayout
+from .scaled import BlockScaledI4Layout, BlockScaledLayout, TensorScaledLayout
 from .small_floats import BlockScaledFloat8Layout
 from .stacked import StackedArrays, StackedTensor, find_tensor, stack, stack_name
 from .super_blocks import (

@@ -26,8 +26,9 @@ from ..numerics.parameters import (
     StorageType,
     spread_blocks,
 )
+from .affine import BlockAffineLayout
 from .base import integers_of
-from .scaled import BlockAffineLayout, BlockScaledLayout, TensorScaledLayout
+from .scaled import BlockScaledLayout, TensorScaledLayout
 from .tensors import PlanarQuantizedTensor, PrimitiveTensor, QuantizerTensor
 
 STORAGE_DTYPES = ("int8", "uint8", "int16", "uint16", "int32")

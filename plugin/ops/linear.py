@@ -29,7 +29,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..layouts import BlockAffineLayout, BlockLayout, QuantizedLayout, TensorScaledLayout
-from ..layouts.scaled import flat_columns
+from ..layouts.affine import flat_columns
 from ..numerics.array_functions import is_known, take
 from ..numerics.convolutions import contract
 from ..numerics.element_types import AnyArray

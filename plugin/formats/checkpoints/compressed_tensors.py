@@ -30,9 +30,10 @@ import numpy as np
 
 from ...core.strict_json import Json
 from ...layouts.activations import ActivationQuantization
+from ...layouts.affine import BlockAffineLayout
 from ...layouts.base import FLOAT_DTYPES, QuantizedLayout
 from ...layouts.lookup import LookupBlockScaledLayout
-from ...layouts.scaled import BlockAffineLayout, TensorScaledLayout
+from ...layouts.scaled import TensorScaledLayout
 from ...layouts.small_floats import BlockScaledFloat8Layout
 from ...layouts.tensors import InferenceTensor
 from ...numerics.element_types import Array

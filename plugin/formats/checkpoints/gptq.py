@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...layouts.scaled import BlockAffineLayout
+from ...layouts.affine import BlockAffineLayout
 from ...layouts.tensors import InferenceTensor
 from ...numerics.element_types import Array
 from .grouped import check_shapes, layout_of, packed_arrays

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...errors import UnsupportedError
+from ...layouts.affine import BlockAffineLayout
 from ...layouts.base import FLOAT_DTYPES
-from ...layouts.scaled import BlockAffineLayout
 from ...numerics.element_types import Array
 from ...numerics.parameters import StorageType
 from .layers import Layer, described

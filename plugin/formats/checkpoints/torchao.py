@@ -25,8 +25,9 @@ from ...core.read_record import Irrelevant
 from ...core.strict_json import Json, parse_object, shown
 from ...errors import Place, UnsupportedError
 from ...layouts.activations import ActivationQuantization
+from ...layouts.affine import BlockAffineLayout
 from ...layouts.base import FLOAT_DTYPES
-from ...layouts.scaled import BlockAffineLayout, BlockScaledI4Layout, TensorScaledLayout
+from ...layouts.scaled import BlockScaledI4Layout, TensorScaledLayout
 from ...layouts.small_floats import BlockScaledFloat8Layout
 from ...layouts.tensors import InferenceTensor
 from ...numerics.element_types import Array
