@@ -147,6 +147,12 @@ def test_what_is_emitted_is_a_program_and_its_parameters(model: Path, tmp_path: 
     assert "token_embd" in run("inspect", archive).stdout
 
 
+def test_what_is_emitted_has_the_chosen_cache(model: Path, tmp_path: Path) -> None:
+    arguments = ("--emit", tmp_path, "--context", "16", "--kv-cache", "int8")
+    succeed("generate", "--model", model, *arguments)
+    assert "tensor<32x2x34xi8>" in (tmp_path / "model.mlir").read_text()
+
+
 def test_what_has_no_program_leaves_no_parameters(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from gguf_models import SMALL, TinyModel
 from programs import LONG
 from subquant.emit.trace import trace
 from subquant.errors import UnsupportedError, UsageError
-from subquant.models import Model, emit, load
+from subquant.models import Model, Session, emit, load
 from subquant.models.interface import Shape
 from subquant.models.source import open_model
 from subquant.numerics.array_functions import put_slice
@@ -92,6 +92,13 @@ def test_heads_that_are_no_groups_are_refused() -> None:
         load(FOLDERS / "gemma3", kv_cache="int4")
 
 
+def cache_addresses(session: Session) -> list[int]:
+    """The addresses of a session's caches on a CPU."""
+    caches = session._caches
+    assert caches is not None
+    return [cache._device.host_bytes(cache.view).ctypes.data for cache in caches]
+
+
 @pytest.mark.parametrize(("name", "bound"), [("int8", 0.01), ("int4", 0.2)])
 def test_sessions_with_integers(name: Any, bound: float, model_file: Path, tmp_path: Path) -> None:
     """Logits are near those of f32, and the same tokens in other pieces give the same."""
@@ -104,8 +111,10 @@ def test_sessions_with_integers(name: Any, bound: float, model_file: Path, tmp_p
     assert 1e-5 < error_of(logits, expected) < bound
     session = model.session()
     session.prompt(tokens[:11])
+    addresses = cache_addresses(session)
     after = np.array([session.next(token) for token in tokens[11:]])
     assert error_of(after, logits[11:]) < bound / 5  # a sum of f32 in another order may round up
+    assert cache_addresses(session) == addresses  # they are updated in place
 
 
 # -- formats --------------------------------------------------------------------------------------
