@@ -55,6 +55,7 @@ WEIGHTS, INPUTS = (f"config_groups.group_0.{part}" for part in ("weights", "inpu
         ("compressed_int4", f"{WEIGHTS}.num_bits", "4", "num_bits' of the quantization must be an"),
         ("compressed_int4", f"{WEIGHTS}.type", "float", "type' is 'float', expected int for weigh"),
         ("compressed_int4", f"{WEIGHTS}.group_size", 0, "group_size' is 0, expected a positive in"),
+        ("compressed_int4_channel", f"{WEIGHTS}.group_size", 5, "is 5, expected null or -1 for "),
         ("compressed_int4", f"{WEIGHTS}.strategy", "attn_head", "strategy' is 'attn_head', expect"),
         ("compressed_int4", f"{WEIGHTS}.dynamic", True, "dynamic' is True, expected false"),
         (
@@ -279,6 +280,24 @@ def test_floats_that_torchao_describes_as_others_are_errors(
 ) -> None:
     checkpoint = Checkpoint("torchao_int8")
     checkpoint.metadata["model.norm.weight"] = text
+    checkpoint.write(tmp_path)
+    refuse(tmp_path, SubquantError, message, "model.safetensors: error: ")
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"dim": 0}, "granularity._data.dim' is 0, expected -1, the last axis"),
+        (31, "granularity._data' must be an object, got 31"),
+    ],
+)
+def test_axes_of_activations_that_are_not_the_last_are_errors(
+    tmp_path: Path, axes: object, message: str
+) -> None:
+    checkpoint = Checkpoint("torchao_int8_dynamic")
+    description = json.loads(checkpoint.metadata[f"{DOWN}.weight"])
+    description["_data"]["act_quant_kwargs"]["_data"]["granularity"]["_data"] = axes
+    checkpoint.metadata[f"{DOWN}.weight"] = json.dumps(description)
     checkpoint.write(tmp_path)
     refuse(tmp_path, SubquantError, message, "model.safetensors: error: ")
 

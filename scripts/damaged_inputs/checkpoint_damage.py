@@ -40,6 +40,6 @@ def draw_damage(rng: random.Random) -> tuple[str, Damage]:
         try:
             second = rng.choice(damages[:61])(rng, damage.files)
         except (ValueError, LookupError, TypeError, AttributeError):
-            return name, damage  # what the first one left is not read
+            return name, damage  # the first one left no JSON
         damage = Damage(f"{damage.what}; {second.what}", second.files, renders=damage.renders)
     return name, damage

@@ -28,7 +28,7 @@ _TOKENIZER_OF = "llama"
 
 Files = dict[str, bytes]
 Expectation = Literal["anything", "refused", "changed", "equal"]
-"""What must follow: an error; an error or another result; the same result."""
+"""The result that must follow: any; an error; an error or another model; the same model."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ _NOTHING_READS = (
     "quantization_config.llm_int8_enable_fp32_cpu_offload", "quantization_config.dequantize",
     "quantization_config.*.observer*", "quantization_config.*.targets*",
     "quantization_config.*.weights.scale_dtype", "quantization_config.llm_int8_threshold",
-    "max_window_layers", "quantization_config.*.zp_dtype",
+    "max_window_layers", "*sliding_window_pattern", "quantization_config.*.zp_dtype",
 )  # fmt: skip
 """Paths of ``config.json`` that change no result: other files or the tensors say the same."""
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
@@ -197,11 +197,13 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
                      "sym", "dynamic"), (False,)),
     "hidden_act": ("silu",), "head_dim": (16,), "rope_theta": (10_000.0, 1_000_000.0),
     "expert_dtype": ("fp8",),
-    "rope_type": ("default",),
+    "rope_type": ("default",), "use_bidirectional_attention": (False,),
     "rope_parameters": ({"rope_theta": 10_000.0, "rope_type": "default"},), "num_bits": (8,),
     "symmetric": (True,), "zero_point": (True,), "type": ("int",), "pack_dtype": ("int32",),
     "quantization_status": ("compressed",), "sparsity_config": ({},), "transform_config": ({},),
     "rms_norm_eps": (1e-6,), "strategy": ("token",),
+    "bnb_4bit_quant_type": ("fp4",), "activation_scheme": ("dynamic",),
+    "partial_rotary_factor": (1.0,), "decoder_sparse_step": (1,),
 }  # fmt: skip
 """Values that keys may leave out, as they are the defaults."""
 _REPEATED = (

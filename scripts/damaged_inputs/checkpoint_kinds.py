@@ -18,6 +18,8 @@ from .checkpoint_json import Damage, Files, folders
 from .corpus import Corpus
 
 _TEXTS = ("Hello, world 12! \n\n  x", "<|user|>\u00e9\U0001f600<|end|>", "")
+_WITH_TOKENIZERS = ("compressed_int4", "gemma3", "llama")
+"""Folders whose vocabulary is that of their tokenizer."""
 _CONVERSATION = [{"role": "user", "content": "Hello"}]
 _LONGEST_MESSAGE = 4000
 
@@ -48,7 +50,9 @@ def checkpoint_programs(rng: random.Random, corpus: Corpus) -> Case:
 
 def checkpoint_answers(rng: random.Random, corpus: Corpus) -> Case:
     """Damaged checkpoints that generate text; on request, as each is compiled for seconds."""
-    _, damage = draw_damage(rng)
+    name, damage = draw_damage(rng)
+    while name not in _WITH_TOKENIZERS:
+        name, damage = draw_damage(rng)
     files = {os.path.normpath(f"d/{file}"): data for file, data in damage.files.items()}
     arguments = ["generate", "--model", "d", "--prompt", "Hello", "--max-tokens", "2", "--context",
                  "32", *(["--chat"] if damage.renders else [])]  # fmt: skip

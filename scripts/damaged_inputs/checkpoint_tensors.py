@@ -125,9 +125,9 @@ def data_bits(rng: random.Random, files: Files) -> Damage:
 
 
 _OPTIONAL = ("g_idx", "weight_format", "zero_point", "weight_shape", "qdata")
-"""Last names of arrays that may repeat what is so without them."""
-_TABLES = ("nested_quant_map",)
-"""Last names of tables of which no index may choose an element."""
+"""Last names of arrays that may be left out or be of other types with the same values."""
+_TABLES = ("nested_quant_map", "g_idx", "bitsandbytes__nf4", "bitsandbytes__fp4")
+"""Last names of tensors with elements that may count for nothing."""
 
 
 _NUMPY = {"U8": "u1", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "F16": "<f2",
@@ -239,7 +239,7 @@ def descriptions(rng: random.Random, files: Files) -> Damage:
     return Damage(f"{name}: {change}", files | {WEIGHTS: written}, expected)
 
 
-_DESCRIPTIVE = ("dtype", "nested_dtype", "reduce_range", "mm_config", "kernel_preference")
+_DESCRIPTIVE = ("shape", "dtype", "nested_dtype", "reduce_range", "mm_config", "kernel_preference")
 """Keys of the descriptions of tensors that change no weight."""
 
 

@@ -185,6 +185,11 @@ def _strategy(arguments: Settings, is_dynamic: bool) -> tuple[str, int | None]:
     else:
         strategy = "channel" if size == -1 else "group"
     if strategy not in ("group", "tensor_group"):
+        if size not in (None, -1) and strategy in ("tensor", "channel", "block", "token"):
+            raise arguments.error(
+                f"'{arguments.path}group_size' is {size}, expected null or -1 for the strategy "
+                f"{shown(strategy)}"
+            )
         return strategy, None
     if size is None or size < 1:
         raise arguments.error(

@@ -284,7 +284,11 @@ def _activations(layer: Layer, attributes: Settings) -> ActivationQuantization |
     if granularity is not None:
         names = {"PerRow": "token", "PerTensor": "tensor"}
         scope = names[granularity.choice("_type", tuple(names))]
-        granularity.get("_data")  # the last axis
+        axes = granularity.part("_data")
+        if axes is not None:
+            if axes.value(int, "dim", default=-1) != -1:
+                raise axes.unsupported("dim", "-1, the last axis")
+            axes.finish()
         granularity.finish()
     mapping, is_symmetric = settings.part("mapping_type"), True
     if mapping is not None:
