@@ -40,8 +40,8 @@ class Experts:
         hidden: the inner size of an expert.
         blocks: the numbers of the blocks with experts; others have one feed-forward layer.
         renormalizes: the weights of the chosen experts are divided by their sum.
-        is_grouped: the tokens of a prompt may be grouped by their experts, which pays if a kernel
-            reads the chosen experts of block-quantized weights.
+        groups_floats: the tokens of a prompt are grouped by their experts also where weights are
+            floats, whose chosen experts kernels of CPUs read.
     """
 
     count: int
@@ -49,7 +49,7 @@ class Experts:
     hidden: int
     blocks: frozenset[int]
     renormalizes: bool = True
-    is_grouped: bool = True
+    groups_floats: bool = True
 
 
 @dataclass(frozen=True)
@@ -220,11 +220,11 @@ class Configuration:
             unrotated_blocks=unrotated_blocks(blocks, kind.unrotated_interval),
         )
 
-    def without_groups(self) -> Configuration:
-        """Return the configuration with `Experts.is_grouped` false."""
+    def without_float_groups(self) -> Configuration:
+        """Return the configuration with `Experts.groups_floats` false."""
         if self.experts is None:
             return self
-        return replace(self, experts=replace(self.experts, is_grouped=False))
+        return replace(self, experts=replace(self.experts, groups_floats=False))
 
     def has_window(self, block: int) -> bool:
         """Return whether a block attends to the last tokens only."""

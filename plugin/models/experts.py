@@ -90,7 +90,7 @@ def mix_experts(
     routes = route(experts, theta, x)
     layers = _Layers(theta, activation, quantizes)
     tokens, chosen = routes.choices.shape
-    if tokens == 1 or not (is_known(x) or (experts.is_grouped and layers.have_kernels)):
+    if tokens == 1 or not (is_known(x) or layers.have_kernels(with_floats=experts.groups_floats)):
         return _one_by_one(layers, routes, x)
     groups = _Groups.of(routes.choices, experts.count)
     rows = take(x, groups.tokens).reshape((*groups.shape, x.shape[1]))
@@ -125,13 +125,12 @@ class _Layers:
     ) -> None:
         self._theta, self._activation, self._quantizes = theta, activation, quantizes
 
-    @property
-    def have_kernels(self) -> bool:
-        """True if kernels of CPUs take chosen experts of all weights."""
+    def have_kernels(self, *, with_floats: bool) -> bool:
+        """True if kernels take chosen experts of all weights: of floats if `with_floats`."""
         weights = [
             self._theta(f"ffn_{name}_exps").tensor("weight") for name in ("gate", "up", "down")
         ]
-        return all(map(_has_kernel, weights))
+        return all(_has_kernel(each, with_floats) for each in weights)
 
     def __call__(self, x: AnyArray, choices: AnyArray) -> AnyArray:
         """Return the result of the expert ``choices[b]`` for ``x[b]``, ``[M, width]`` each."""
@@ -162,11 +161,12 @@ class _Layers:
         return (rows.dequant() if isinstance(rows, QuantizedLayout) else rows).reshape(x.shape)
 
 
-def _has_kernel(weight: InferenceTensor) -> bool:
+def _has_kernel(weight: InferenceTensor, with_floats: bool) -> bool:
     """True for a weight of 16-bit floats, or of integers in blocks."""
     if not isinstance(weight, QuantizedTensor):
         floats = ("bfloat16", "float16")
-        return isinstance(weight, PrimitiveTensor) and weight.array.dtype.name in floats
+        is_float = isinstance(weight, PrimitiveTensor) and weight.array.dtype.name in floats
+        return is_float and with_floats
     layout = weight.unpack()
     if isinstance(layout, BlockAffineLayout):
         layout = layout.in_stored_order()

@@ -271,8 +271,8 @@ def emit(
     notify = progress or (lambda step: None)
     from .module import write_module
 
-    # Any target may compile it, and without kernels grouped tokens copy weights of many experts.
-    text = str(write_module(source.configuration.without_groups(), source.tensors, shape))
+    # Any target may compile it, and without a kernel a group copies the weight of its expert.
+    text = str(write_module(source.configuration.without_float_groups(), source.tensors, shape))
     source.parameters().save(
         archive,
         on_tensor=lambda number, count, tensor: notify(

@@ -92,7 +92,7 @@ def program(
 ) -> tuple[None, list[bytes]]:
     """Write the program of the file ``path`` for a context and caches as bytecode, in a child.
 
-    ``is_vulkan`` says that no kernel reads chosen experts.
+    ``is_vulkan`` says that no kernel reads chosen experts of floats.
 
     The process that runs the model does without MLIR, which takes 60 MB and gives none back.
     """
@@ -100,7 +100,7 @@ def program(
     source = open_model(arguments["path"], lists=False)
     configuration = source.configuration
     if arguments["is_vulkan"]:
-        configuration = configuration.without_groups()
+        configuration = configuration.without_float_groups()
     shape = Shape.of_context(
         arguments["context"], arguments["kv_cache"], arguments["rounds_activations"]
     )
