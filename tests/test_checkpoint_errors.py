@@ -243,6 +243,7 @@ def test_states_of_bitsandbytes_that_do_not_fit_are_errors(
         ("_data", {"block_size": [96]}, r"block_size' is \[96\], expected 2 positive integers"),
         ("_data", {"block_size": [1, 96], "act_quant_kwargs": {"_type": "x"}}, "_type' is 'x', ex"),
         ("_data", {"block_size": [1, 96], "activation_quantization": "x"}, "activation_quantizati"),
+        ("_data", {"target_dtype": None}, "_data.target_dtype' must be an object, got null"),
         ("_data", {"target_dtype": {"_type": "torch.dtype", "_data": "int9"}}, "is 'int9', expec"),
         ("_tensor_data_names", ["qdata", "scale", {}], "names' must be a list of strings, g"),
         ("_tensor_data_names", ["qdata"], "has _weight_scale, and '_tensor_data_names' does not n"),

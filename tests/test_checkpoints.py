@@ -18,7 +18,7 @@ from programs import LONG
 from subquant.cli import main
 from subquant.errors import InputError, SubquantError, UnsupportedError, UsageError
 from subquant.models import load
-from subquant.models.source import open_model
+from subquant.models.source import ModelSource, open_model
 from subquant.weights.sources import open_weights
 
 FLOATS = ["gemma3", "llama", "llama2", "llama_linear", "llama_yarn", "mistral", "phi3",
@@ -301,12 +301,12 @@ WRONG_KEYS: dict[str, tuple[dict[str, Any], type[SubquantError], str]] = {
     "two scalings": (
         {"rope_scaling": {"type": "linear", "factor": 2.0}},
         InputError,
-        "'rope_scaling.type' is 'linear', expected 'llama3', as 'rope_parameters.rope_type' is",
+        "'rope_scaling.type' is 'linear', and 'rope_parameters.rope_type' is 'llama3', which c",
     ),
     "two factors of a scaling": (
         {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}},
         InputError,
-        "'rope_scaling.factor' is 2.0, expected 8.0, as 'rope_parameters.factor' is",
+        "'rope_scaling.factor' is 2.0, and 'rope_parameters.factor' is 8.0, which contradict",
     ),
     "more elements than a head has": (
         {"partial_rotary_factor": 1e308},
@@ -374,6 +374,7 @@ def test_archives_without_a_tokenizer(tmp_path: Path) -> None:
         ("tokenizer.json", "{}", "the tokenizer is not valid"),
         ("tokenizer_config.json", '{"bos_token": 3}', "'bos_token' of tokenizer_config.json is 3"),
         ("tokenizer_config.json", '{"bos_token": "<x>"}', "is '<x>', which is no token"),
+        ("tokenizer_config.json", '{"add_bos_token": 3}', "'add_bos_token' is 3, expected true or"),
         ("generation_config.json", '{"eos_token_id": ["a"]}', "'eos_token_id' is"),
     ],
 )
@@ -384,6 +385,37 @@ def test_wrong_tokenizers(file: str, text: str, message: str, tmp_path: Path) ->
     with pytest.raises(InputError) as error:
         open_model(folder).tokenizer()
     assert message in str(error.value)
+    assert str(folder / file) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("pre_tokenizer", {"type": "FixedLength", "length": 0}, "chunk size must be non-zero"),
+        ("model", {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "x"}, "Missing [UNK] tok"),
+        ("decoder", {"type": "BPEDecoder", "suffix": ""}, "Invalid prefix"),
+    ],
+)
+def test_tokenizers_that_fail(part: str, value: Any, message: str, tmp_path: Path) -> None:
+    """The library raises exceptions, and panics in Rust."""
+    folder = tmp_path / "llama"
+    shutil.copytree(FOLDERS / "llama", folder)
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    settings["post_processor"] = None
+    (folder / "tokenizer.json").write_text(json.dumps(settings | {part: value}))
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(InputError) as error:
+        read_and_write(open_model(folder))
+    assert "tokenizer.json: error: the tokenizer fails: " in str(error.value)
+    assert message in str(error.value)
+
+
+def read_and_write(source: ModelSource) -> None:
+    """Turn a text into tokens, and these into a text."""
+    tokenizer = source.tokenizer()
+    stream = tokenizer.stream()
+    for token in tokenizer.encode("Hello, world"):
+        stream.put(token)
 
 
 def test_checkpoints_without_a_tokenizer(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "rope_parameters": ({"rope_theta": 10_000.0, "rope_type": "default"},), "num_bits": (8,),
     "symmetric": (True,), "zero_point": (True,), "type": ("int",), "pack_dtype": ("int32",),
     "quantization_status": ("compressed",), "sparsity_config": ({},), "transform_config": ({},),
-    "rms_norm_eps": (1e-6,), "strategy": ("token",),
+    "rms_norm_eps": (1e-6, 1e-5), "strategy": ("token", "group"),
     "bnb_4bit_quant_type": ("fp4",), "activation_scheme": ("dynamic",),
     "partial_rotary_factor": (1.0,), "decoder_sparse_step": (1,),
 }  # fmt: skip

@@ -239,7 +239,17 @@ def descriptions(rng: random.Random, files: Files) -> Damage:
     return Damage(f"{name}: {change}", files | {WEIGHTS: written}, expected)
 
 
-_DESCRIPTIVE = ("shape", "dtype", "nested_dtype", "reduce_range", "mm_config", "kernel_preference")
+_DESCRIPTIVE = (
+    "shape",
+    "activation_dtype",
+    "dim",
+    "_tensor_data_names",
+    "dtype",
+    "nested_dtype",
+    "reduce_range",
+    "mm_config",
+    "kernel_preference",
+)
 """Keys of the descriptions of tensors that change no weight."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from typing import Any
 
 from .checkpoint_json import (
     GENERATION,
@@ -66,6 +67,53 @@ def templates(rng: random.Random, files: Files) -> Damage:
     return Damage(f"template {text[:60]!r}", changed, renders=True)
 
 
+_PARTS: dict[str, tuple[dict[str, Any], ...]] = {
+    "model": (
+        {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "x"},
+        {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "x", "max_input_chars_per_word": 3,
+         "continuing_subword_prefix": "##"},
+        {"type": "Unigram", "vocab": [], "unk_id": 5},
+        {"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": None},
+        {"type": "Unigram", "vocab": [["a", 1e308], ["", 0.0]], "unk_id": 0, "byte_fallback": True},
+        {"type": "BPE", "vocab": {}, "merges": []},
+        {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]],
+         "continuing_subword_prefix": "####"},
+        {"type": "BPE", "vocab": {"a": 0, "b": (1 << 32) - 1, "ab": 2}, "merges": ["a b"],
+         "dropout": 0.5, "unk_token": "zz", "fuse_unk": True},
+    ),
+    "normalizer": (
+        {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+        {"type": "Precompiled", "precompiled_charsmap": "/////wAA"},
+        {"type": "Replace", "pattern": {"Regex": "(a*)*"}, "content": ""},
+        {"type": "Replace", "pattern": {"String": ""}, "content": "x"},
+        {"type": "Prepend", "prepend": ""},
+    ),
+    "pre_tokenizer": (
+        {"type": "Split", "pattern": {"String": ""}, "behavior": "Isolated", "invert": False},
+        {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False},
+        {"type": "Split", "pattern": {"Regex": "(?:(l+)+)+$"}, "behavior": "Isolated",
+         "invert": True},
+        {"type": "FixedLength", "length": 0}, {"type": "Digits", "individual_digits": True},
+        {"type": "Metaspace", "replacement": "", "prepend_scheme": "always"}, {"type": "ByteLevel"},
+    ),
+    "decoder": (
+        {"type": "Strip", "content": "a", "start": 10**9, "stop": 10**9},
+        {"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True},
+        {"type": "BPEDecoder", "suffix": ""}, {"type": "ByteFallback"}, {"type": "Fuse"},
+        {"type": "Replace", "pattern": {"String": ""}, "content": "xx"},
+    ),
+    "post_processor": (
+        {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}},
+        {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "q", "type_id": 0}}],
+         "pair": [], "special_tokens": {"q": {"id": "q", "ids": [(1 << 32) - 1],
+                                              "tokens": ["q"]}}},
+        {"type": "RobertaProcessing", "sep": ["a", 1], "cls": ["b", 2]},
+        {"type": "BertProcessing", "sep": ["a", 1], "cls": ["b", 2]},
+    ),
+}  # fmt: skip
+"""Parts of ``tokenizer.json`` that contradict others, and that the library fails on."""
+
+
 def tokenizers(rng: random.Random, files: Files) -> Damage:
     """The files of the tokenizer."""
     name = rng.choice((TOKENIZER, TOKENIZER, TOKENIZER_CONFIGURATION, GENERATION))
@@ -79,6 +127,11 @@ def tokenizers(rng: random.Random, files: Files) -> Damage:
         changed[name] = text.encode("utf-8", "surrogatepass")
         return Damage(f"text of {name}", changed)
     settings = json.loads(files[name])
+    if name == TOKENIZER and rng.random() < 0.4:
+        part, values = rng.choice(list(_PARTS.items()))
+        settings[part] = rng.choice(values)
+        changed[name] = encoded(settings)
+        return Damage(f"{part} = {settings[part]}", changed)
     expected: Expectation = "anything"
     if name != TOKENIZER and rng.random() < 0.5:
         key = "eos_token_id" if name == GENERATION else rng.choice(
@@ -87,7 +140,7 @@ def tokenizers(rng: random.Random, files: Files) -> Damage:
             *VALUES, 2, [1], [0, 319], 320, -1, {"content": "<|user|>"}, {"content": 3}, "<|user|>",
         )))  # fmt: skip
         path = f"{key}={settings[key]!r}"[:80]
-        if name == GENERATION and settings[key] is not None and settings[key] != [1]:
+        if name == GENERATION and settings[key] not in (None, 1, [1]):
             expected = "changed"
     else:
         path = str(damage_json(rng, settings))

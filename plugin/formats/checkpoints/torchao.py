@@ -199,7 +199,8 @@ def _integers(layer: Layer, attributes: Settings) -> PackedTensor:
 
 def _bits(attributes: Settings) -> int:
     part = attributes.part("target_dtype")
-    assert part is not None  # `has` said so, and null is refused by `value`
+    if part is None:
+        raise attributes.error(f"'{attributes.path}target_dtype' must be an object, got null")
     part.choice("_type", ("torch.dtype",))
     match = _TARGET.fullmatch(part.value(str, "_data"))
     if match is None:

@@ -77,10 +77,10 @@ def _check_same(rope: Settings, old: Settings) -> None:
     for key, value in old.values().items():
         name = "rope_type" if key == "type" else key
         if values.get(name) != value:
-            raise old.error(
-                key,
-                f"{shown(values.get(name))}, as 'rope_parameters.{name}' is; leave the wrong one "
-                "out",
+            other = f"is {shown(values[name])}" if name in values else "is missing"
+            raise InputError(
+                f"'rope_scaling.{key}' is {shown(value)}, and 'rope_parameters.{name}' {other}, "
+                "which contradict each other; leave the wrong one out"
             )
 
 

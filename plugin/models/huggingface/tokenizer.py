@@ -15,12 +15,13 @@ file                        keys
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from ...core.requirements import require
 from ...core.strict_json import Json, JsonObject, shown
-from ...errors import InputError, UnsupportedError
+from ...errors import InputError, SubquantError, UnsupportedError
 from ...formats.tokenizer_files import TokenizerFiles
 from ..chat import ChatTemplate
 from ..memory import return_free_memory
@@ -53,14 +54,8 @@ class CheckpointTokenizer:
             )
         self._files, self._location = files, files.place("tokenizer.json")
         library = require("tokenizers", "the tokenizer of the checkpoint", "models")
-        try:
+        with self._library_errors("the tokenizer is not valid"):
             self._engine = library.Tokenizer.from_buffer(data)
-        except BaseException as error:  # the library's panics are no Exception
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                raise
-            raise InputError(
-                f"the tokenizer is not valid: {shown(str(error), 300)[1:-1]}", self._location
-            ) from None
         del data
         return_free_memory()
         self._engine.no_padding()
@@ -73,10 +68,14 @@ class CheckpointTokenizer:
         )
         self.start_token = self._token("bos_token", config.get("bos_token_id"))
         """The token that text starts with, if there is one; see `adds_start`."""
-        first = self._engine.encode("", add_special_tokens=True).ids
-        adds_start = Settings(self._settings).flag(
-            "add_bos_token", self.start_token is not None and first[:1] == [self.start_token]
-        )
+        with self._library_errors("the tokenizer fails"):
+            first = self._engine.encode("", add_special_tokens=True).ids
+        try:
+            adds_start = Settings(self._settings).flag(
+                "add_bos_token", self.start_token is not None and first[:1] == [self.start_token]
+            )
+        except SubquantError as error:
+            raise error.located(files.place("tokenizer_config.json")) from None
         self.adds_start = adds_start and self.start_token is not None
         """True if `encode` puts the start token in front."""
         self.end_tokens = self._end_tokens(config)
@@ -87,6 +86,16 @@ class CheckpointTokenizer:
             if token.special
         }
 
+    @contextmanager
+    def _library_errors(self, fault: str) -> Iterator[None]:
+        """Raise InputError for the library's exceptions and panics, which are no Exception."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            raise InputError(f"{fault}: {shown(str(error), 300)[1:-1]}", self._location) from None
+
     def encode(self, text: str, *, start: bool = True, special: bool = True) -> list[int]:
         """Return the tokens of a text; InputError for halves of characters, which no UTF-8 has.
 
@@ -96,7 +105,8 @@ class CheckpointTokenizer:
         """
         check_text(text)
         self._engine.encode_special_tokens = not special
-        tokens: list[int] = self._engine.encode(text, add_special_tokens=start).ids
+        with self._library_errors("the tokenizer fails"):
+            tokens: list[int] = self._engine.encode(text, add_special_tokens=start).ids
         first = self.start_token
         if first is None or not start:
             return tokens
@@ -113,7 +123,8 @@ class CheckpointTokenizer:
         Args:
             special: whether control tokens stand for their names, in place of nothing.
         """
-        text: str = self._engine.decode(list(tokens), skip_special_tokens=not special)
+        with self._library_errors("the tokenizer fails"):
+            text: str = self._engine.decode(list(tokens), skip_special_tokens=not special)
         return text
 
     def name_of(self, token: int | None) -> str:
@@ -157,7 +168,10 @@ class CheckpointTokenizer:
         content = value.get("content") if isinstance(value, dict) else value
         if content is None or isinstance(content, str):
             return content
-        raise InputError(f"'{key}' of tokenizer_config.json is {shown(value)}, expected a token")
+        raise InputError(
+            f"'{key}' of tokenizer_config.json is {shown(value)}, expected a token",
+            self._files.place("tokenizer_config.json"),
+        )
 
     def _token(self, key: str, default: Json) -> int | None:
         """The number of a token of ``tokenizer_config.json``, else that of ``config.json``."""
@@ -167,22 +181,24 @@ class CheckpointTokenizer:
             if number is None:
                 raise InputError(
                     f"'{key}' of tokenizer_config.json is {shown(name)}, which is no token",
-                    self._location,
+                    self._files.place("tokenizer_config.json"),
                 )
             return number
         return default if type(default) is int and 0 <= default < self.size else None
 
     def _end_tokens(self, config: Mapping[str, Json]) -> frozenset[int]:
         settings = self._files.load("generation_config.json", "the configuration of generation")
-        value = settings.get("eos_token_id")
+        file, value = "generation_config.json", settings.get("eos_token_id")
         if value is None:
-            value = config.get("eos_token_id")
+            file, value = "config.json", config.get("eos_token_id")
         if value is None:
             token = self._token("eos_token", None)
             return frozenset() if token is None else frozenset([token])
         tokens = value if isinstance(value, list) else [value]
         if any(type(each) is not int or each < 0 for each in tokens):
-            raise InputError(f"'eos_token_id' is {shown(value)}, expected tokens", self._location)
+            raise InputError(
+                f"'eos_token_id' is {shown(value)}, expected tokens", self._files.place(file)
+            )
         return frozenset(tokens)
 
 
@@ -200,7 +216,8 @@ class CheckpointTextStream:
     def put(self, token: int) -> str:
         """Append a token, and return the text that it completes, which may be empty."""
         self._tokens.append(token)
-        text: str = self._decoder.step(self._tokenizer._engine, token) or ""
+        with self._tokenizer._library_errors("the tokenizer fails"):
+            text: str = self._decoder.step(self._tokenizer._engine, token) or ""
         self._length += len(text)
         return text
 
