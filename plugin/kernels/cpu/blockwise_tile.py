@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.vectors import Vectors, bitcast, broadcast, load_element, loop, store_with_tail
@@ -319,6 +321,9 @@ class BlockwiseF32Tile(BlockwiseTile):
                     accumulators[index] = self.target.fma(
                         weights[vector], broadcasts[row], accumulators[index]
                     )
+            if self.weight.floats is not None:  # else LLVM decodes all of a step first, and spills
+                barriers = [self.target.with_barrier(Accumulator(each)) for each in accumulators]
+                accumulators = [each.i32 for each in barriers]
         return accumulators
 
     def _reals(
@@ -364,6 +369,8 @@ class BlockwiseF32Tile(BlockwiseTile):
         if self.weight.offset is not None:  # scales are part of the weights
             return [dot + sum_ for dot, sum_ in zip(dots, accumulators, strict=True)]
         scales = self._scales(block)
+        if self.weight.floats is not None and self.weight.floats.factor != 1:
+            scales = [scale * np.float32(self.weight.floats.factor) for scale in scales]
         return [
             self.target.fma(dot, scales[vector], accumulator)
             for (_, vector), dot, accumulator in zip(

@@ -27,14 +27,12 @@ _F16_OF_E4M3 = 0xBF80 - (1 << 16)
 _F16_OF_E4M3_NAN = 0x3F80
 """The bits of the magnitude of an f8E4M3FN's NaN as f16."""
 _F16_MAGNITUDE, _F16_INFINITY = 0x7FFF, 0x7C00
-_E4M3_FACTOR = 2.0**8
-"""An f8E4M3FN as f16 has an exponent that is 8 less: the biases are 7 and 15."""
 
 
 def decode_floats(
     floats: FloatCodes, target: InstructionSet | None, k_packs: Sequence[ArrayLike]
 ) -> list[list[ArrayLike]]:
-    """Decode k-packs of vectors of columns, u8, to f32.
+    """Decode k-packs of vectors of columns, u8, to f32, divided by `floats.factor`.
 
     Args:
         floats: the format.
@@ -77,7 +75,5 @@ def _decode_bytes(floats: FloatCodes, k_packs: Sequence[ArrayLike]) -> list[list
             halves = bitcast(bits, F16)
             for index in range(len(pair)):
                 real = convert(slice_lanes(halves, index * lanes, lanes), F32)
-                if floats.name == "f8E4M3FN":
-                    real = real * np.float32(_E4M3_FACTOR)
                 members[member].append(real)
     return members

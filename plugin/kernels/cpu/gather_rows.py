@@ -146,7 +146,7 @@ class _Row:
             offset = step + (index * tiles.lanes + self.lane) * size
             bytes_ = load(memory, [self.tile, offset.value], size, U8)
             for member, [real] in enumerate(decode_floats(floats, None, [bytes_])):
-                if scales:
+                if scales:  # of floats whose factor is 1
                     real = real * scales[k_pack * len(scales) // k_packs]
                 k = first_k + (k_pack * tiles.k_pack + member)
                 store(real, self.result, [self.row, k.value])

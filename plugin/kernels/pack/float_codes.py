@@ -68,6 +68,14 @@ class FloatCodes:
         return 8 if self.name in _BYTE_FORMATS else ElementType.parse(self.name).bits
 
     @property
+    def factor(self) -> float:
+        """The power of two that scales are multiplied by, as decoded elements are that smaller.
+
+        The exponent of an f8E4M3FN has the bias 7, and that of the f16 with its bits 15.
+        """
+        return 2.0**8 if self.name == "f8E4M3FN" else 1.0
+
+    @property
     def k_pack(self) -> int:
         """Elements of a k-pack: those of two bytes, or four indices of a byte each."""
         return 4 if self.levels else 16 // self.bits

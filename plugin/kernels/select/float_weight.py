@@ -67,7 +67,7 @@ def match_float_weight(
     )
     limit = target.max_vectors_float
     if floats.scales is not None:  # the dot products of a block take registers, too
-        limit = max(1, limit // 2)
+        limit = max(min(2, limit), limit // 2)
     return match_layout(
         contraction,
         module_globals,
