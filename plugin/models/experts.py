@@ -172,6 +172,8 @@ def _has_kernel(weight: InferenceTensor, with_floats: bool) -> bool:
         layout = layout.in_stored_order()
     if not isinstance(layout, BlockLayout) or not layout.has_block_form:
         return False
+    if "divisor" in layout.planes:  # the compiler does not evaluate quotients of scales
+        return False
     return layout.row_block is not None
 
 

@@ -182,6 +182,8 @@ def _matrices(x: Operand, w: QuantizedLayout, choices: Operand) -> AnyArray:
     chosen = type(w)((_shape(choices)[0], *w.shape[1:]), planes, w.metadata)
     if isinstance(chosen, BlockAffineLayout) and "order" in planes:
         x, chosen = _gathered(x, planes["order"]), chosen.in_stored_order()
+    if isinstance(chosen, TensorScaledLayout):
+        chosen = chosen.with_factor_in_scales()  # a dequantization that the passes know
     return _chosen(x, real(chosen))
 
 

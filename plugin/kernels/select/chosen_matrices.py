@@ -29,12 +29,19 @@ from ...dialects.block_contraction import BlockContraction
 from ...dialects.dense import CONSTANTS
 from ...dialects.windows import dot_loops
 from ...emit import linalg
+from ...emit.constant_values import is_invariant
 from ...emit.gathers import AxisGather
 from ...emit.operation import is_used, with_shape
+from ...emit.parameters import ModuleGlobals
 from .gather_rows import GATHER, ROWWISE
 
 _BROADCAST = "stablehlo.broadcast_in_dim"
-_MATRIXWISE = {*ROWWISE, "stablehlo.and", "stablehlo.bitcast_convert", _BROADCAST}
+_MATRIXWISE = {
+    *ROWWISE,
+    *("stablehlo.and", "stablehlo.bitcast_convert", "stablehlo.compare", "stablehlo.divide"),
+    *("stablehlo.or", "stablehlo.select", "stablehlo.shift_left", _BROADCAST),
+    *("stablehlo.shift_right_arithmetic", "stablehlo.shift_right_logical"),
+}
 """Operations that compute a matrix of the result from the same matrix of each operand."""
 
 
@@ -69,6 +76,10 @@ class ChosenMatrices:
             stack.erase()
             return None
         return cls(found, stack.choices, stack.clones)
+
+    def is_invariant(self, module_globals: ModuleGlobals) -> bool:
+        """True if no call changes the tensors."""
+        return all(is_invariant(each, module_globals) for each in self.tensors.values())
 
     def erase_unused(self) -> None:
         """Erase the clones that nothing uses."""
@@ -156,9 +167,9 @@ class _Stack:
         gather, table = AxisGather.of(op), op.operands[0]
         if gather is None:
             return None
-        if gather.is_of_elements:
-            return self._cloned(op, [gather.indices], first=1)
         indices = gather.indices.type
+        if gather.is_of_elements and indices.rank > 1:
+            return self._cloned(op, [gather.indices], first=1)
         if gather.axis or gather.offsets != list(range(1, len(gather.shape))):
             return None
         if str(indices.element_type) != "i32" or [int(n) for n in indices.shape] != [self.chosen]:
@@ -206,4 +217,8 @@ class _Stack:
 
 
 def _is_constant(value: Value) -> bool:
-    return not isinstance(value.owner, ir.Block) and value.owner.operation.name in CONSTANTS
+    """True for a constant, or one that is broadcast."""
+    if isinstance(value.owner, ir.Block):
+        return False
+    op = value.owner.operation
+    return op.name in CONSTANTS or (op.name == _BROADCAST and _is_constant(op.operands[0]))

@@ -264,7 +264,11 @@ class _Selection:
 
     def _blockwise(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
         contraction, type_ = BlockContraction.of(op), op.results[0].type
-        contraction, chosen = match_chosen_matrices(contraction)
+        all_matrices, chosen = match_chosen_matrices(contraction)
+        if chosen is not None and not chosen.is_invariant(self._module_globals):
+            chosen.erase_unused()  # or each call would pack all matrices
+            chosen = None
+        contraction = contraction if chosen is None else all_matrices
         epilogue = None
         value: Value | MatchFailure
         if self._is_gpu:
