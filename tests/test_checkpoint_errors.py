@@ -70,6 +70,7 @@ WEIGHTS, INPUTS = (f"config_groups.group_0.{part}" for part in ("weights", "inpu
             [1],
             r"structure' is \[1\], expected",
         ),
+        ("compressed_fp8_block", f"{WEIGHTS}.block_structure", f"{'9' * 5000}x1", "is '9999999999"),
         ("compressed_fp8_block", f"{WEIGHTS}.symmetric", False, "symmetric' is False, expected tr"),
         (
             "compressed_fp8_static",

@@ -141,6 +141,12 @@ class Change:
             return self.old is None
         return not self.is_added and json.dumps(self.old) == json.dumps(self.new)
 
+    @property
+    def is_same_number(self) -> bool:
+        """True if the value is an integer in place of a float, or the contrary."""
+        numbers = {type(self.old), type(self.new)}
+        return numbers == {int, float} and bool(self.old == self.new)
+
 
 def damage_json(rng: random.Random, value: Any, within: tuple[Any, ...] = ()) -> Change:
     """Change a value of a JSON object, below a path."""
@@ -192,18 +198,22 @@ _NOTHING_READS = (
 )  # fmt: skip
 """Paths of ``config.json`` that change no result: other files or the tensors say the same."""
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings", "use_sliding_window",
+    **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window",
                      "load_in_4bit", "load_in_8bit", "llm_int8_has_fp16_weight", "desc_act",
                      "sym", "dynamic"), (False,)),
-    "hidden_act": ("silu",), "head_dim": (16,), "rope_theta": (10_000.0, 1_000_000.0),
+    "hidden_act": ("silu",), "head_dim": (16, 32), "rope_theta": (10_000.0, 1_000_000.0),
     "expert_dtype": ("fp8",),
     "rope_type": ("default",), "use_bidirectional_attention": (False,),
-    "rope_parameters": ({"rope_theta": 10_000.0, "rope_type": "default"},), "num_bits": (8,),
+    "rope_parameters": (
+        {"rope_theta": 10_000.0, "rope_type": "default"},
+        {"rope_theta": 10_000.0, "rope_type": "default", "partial_rotary_factor": 1.0},
+    ), "num_bits": (8,),
     "symmetric": (True,), "zero_point": (True,), "type": ("int",), "pack_dtype": ("int32",),
     "quantization_status": ("compressed",), "sparsity_config": ({},), "transform_config": ({},),
     "rms_norm_eps": (1e-6, 1e-5), "strategy": ("token", "group"),
     "bnb_4bit_quant_type": ("fp4",), "activation_scheme": ("dynamic",),
-    "partial_rotary_factor": (1.0,), "decoder_sparse_step": (1,),
+    "partial_rotary_factor": (1.0,), "tie_word_embeddings": (False, True),
+    "decoder_sparse_step": (1,),
 }  # fmt: skip
 """Values that keys may leave out, as they are the defaults."""
 _REPEATED = (
@@ -229,6 +239,9 @@ def configuration(rng: random.Random, files: Files) -> Damage:
     )
     is_unused = change.path == "sliding_window" and config.get("use_sliding_window") is False
     is_unused |= str(change.old).lower() == str(change.new).lower()
+    is_unused |= change.is_same_number
+    is_unused |= change.path.endswith("group_size") and change.new == -1
+    is_unused |= change.path == "use_sliding_window" and "layer_types" in config
     if is_default or is_unused or _matches(change.path, _NOTHING_READS):
         expected = "anything"
     elif change.is_same:

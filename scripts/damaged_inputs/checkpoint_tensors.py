@@ -243,6 +243,7 @@ _DESCRIPTIVE = (
     "shape",
     "activation_dtype",
     "dim",
+    "granularity",
     "_tensor_data_names",
     "dtype",
     "nested_dtype",

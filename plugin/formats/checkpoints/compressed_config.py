@@ -8,6 +8,7 @@ compressed-tensors 0.20.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,6 +51,7 @@ _IRRELEVANT_SPARSITY = tuple(
         "global_sparsity", "ignore", "registry_requires_subclass", "sparsity_structure", "targets",
     )
 )  # fmt: skip
+_BLOCK = re.compile("([0-9]{1,9})x([0-9]{1,9})")
 _STRATEGIES = ("tensor", "channel", "group", "block", "tensor_group")
 _SCALE_TYPES = {
     "torch.uint8": "f8E8M0FNU",
@@ -242,8 +244,9 @@ def _weights(arguments: Settings, form: str) -> WeightSettings:
 
 def _block(arguments: Settings) -> tuple[int, int]:
     block = arguments.get("block_structure")
-    if isinstance(block, str):  # old files: "128x128"
-        block = [int(part) for part in block.split("x") if part.isascii() and part.isdecimal()]
+    match = _BLOCK.fullmatch(block) if isinstance(block, str) else None
+    if match is not None:  # old files: "128x128"
+        block = [int(match[1]), int(match[2])]
     is_list = isinstance(block, list) and len(block) == 2
     if not is_list or not all(type(n) is int and n >= 1 for n in block):
         raise arguments.error(

@@ -52,6 +52,8 @@ class CheckpointArchitecture:
         epsilon: the default of ``rms_norm_eps``.
         rope_base: the default of ``rope_theta``.
         window: the default of ``sliding_window``.
+        has_windows: ``sliding_window`` is a key of the architecture.
+        has_layer_types: ``layer_types`` says which blocks have the window; else all do.
         needs_window_flag: there is a window only if ``use_sliding_window`` says so.
         pattern: every such block attends to all tokens where there is a window; 0 if none does.
         is_tied: the default of ``tie_word_embeddings``.
@@ -70,6 +72,8 @@ class CheckpointArchitecture:
     epsilon: float = 1e-6
     rope_base: float = 10_000.0
     window: int | None = None
+    has_windows: bool = True
+    has_layer_types: bool = False
     needs_window_flag: bool = False
     pattern: int = 0
     is_tied: bool = False
@@ -78,11 +82,18 @@ class CheckpointArchitecture:
 
 
 TABLE = {
-    "llama": CheckpointArchitecture(),
+    "llama": CheckpointArchitecture(has_windows=False),
     "mistral": CheckpointArchitecture(kv_heads=8, window=4096),
-    "qwen2": CheckpointArchitecture(biases=QKV, kv_heads=32, window=4096, needs_window_flag=True),
+    "qwen2": CheckpointArchitecture(
+        biases=QKV, kv_heads=32, window=4096, needs_window_flag=True, has_layer_types=True
+    ),
     "qwen3": CheckpointArchitecture(
-        qk_norms=True, kv_heads=32, head_size=128, window=4096, needs_window_flag=True
+        qk_norms=True,
+        kv_heads=32,
+        head_size=128,
+        window=4096,
+        needs_window_flag=True,
+        has_layer_types=True,
     ),
     "gemma3_text": CheckpointArchitecture(
         qk_norms=True,
@@ -94,6 +105,7 @@ TABLE = {
         rope_base=1_000_000.0,
         window=4096,
         pattern=6,
+        has_layer_types=True,
         is_tied=True,
     ),
     "phi3": CheckpointArchitecture(fused=True, epsilon=1e-5),
@@ -101,6 +113,7 @@ TABLE = {
         kv_heads=4,
         rope_base=2_000_000.0,
         needs_window_flag=True,
+        has_layer_types=True,
         is_tied=True,
         unrotated_interval=4,
     ),

@@ -168,27 +168,44 @@ class _Reader:
         settings, kind = self._settings, self._kind
         default = kind.window if not settings.has("sliding_window") else None
         has_window = settings.get("sliding_window") is not None or default is not None
+        if has_window and not kind.has_windows:
+            raise settings.error("sliding_window", "null, as the architecture has no windows")
         first = 0
         if kind.needs_window_flag:
-            has_window = settings.flag("use_sliding_window")
+            has_window = settings.flag("use_sliding_window") and has_window
             first = settings.index("max_window_layers", _FIRST_WINDOWED_BLOCK)
-            if kind.experts:  # transformers reads no 'max_window_layers' of Qwen3-MoE
+            if kind.experts or kind.unrotated_interval:  # transformers does not read it
                 first = 0
-        types = optional_list(settings, "layer_types", blocks, str)
         pattern = self._pattern()
-        if types is not None:
-            unknown = [each for each in types if each not in (_FULL, _WINDOW)]
-            if unknown:
-                raise UnsupportedError(
-                    f"'layer_types' has {shown(unknown[0])}, which is not supported; expected "
-                    f"{_FULL} or {_WINDOW}"
-                )
-            return tuple(each == _WINDOW for each in types)
         if not has_window:
-            return (False,) * blocks
-        if pattern:
-            return tuple((block + 1) % pattern != 0 for block in range(blocks))
-        return tuple(block >= first for block in range(blocks))
+            windows = (False,) * blocks
+        elif pattern:
+            windows = tuple((block + 1) % pattern != 0 for block in range(blocks))
+        elif kind.unrotated_interval:
+            unrotated = self._unrotated_blocks(blocks)
+            windows = tuple(block in unrotated for block in range(blocks))
+        else:
+            windows = tuple(block >= first for block in range(blocks))
+        types = optional_list(settings, "layer_types", blocks, str)
+        if types is None:
+            return windows
+        unknown = [each for each in types if each not in (_FULL, _WINDOW)]
+        if unknown:
+            raise UnsupportedError(
+                f"'layer_types' has {shown(unknown[0])}, which is not supported; expected "
+                f"{_FULL} or {_WINDOW}"
+            )
+        listed = tuple(each == _WINDOW for each in types)
+        if listed != windows and not (kind.has_layer_types and has_window):
+            number = next(
+                n for n, pair in enumerate(zip(listed, windows, strict=True)) if len({*pair}) > 1
+            )
+            expected = _WINDOW if windows[number] else _FULL
+            raise InputError(
+                f"'layer_types' says {types[number]} of block {number}, and the other keys of "
+                f"windows {expected}; leave the wrong one out"
+            )
+        return listed
 
     def _pattern(self) -> int:
         """Return the period of blocks without a window; 0 for none."""

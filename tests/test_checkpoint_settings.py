@@ -1,0 +1,226 @@
+"""Wrong configurations and tokenizers of checkpoints: errors that name the key and the file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import FOLDERS, changed_copy
+from subquant.errors import InputError, SubquantError, UnsupportedError
+from subquant.models.source import ModelSource, open_model
+
+WRONG_KEYS: dict[str, tuple[dict[str, Any], type[SubquantError], str]] = {
+    "another architecture": (
+        {"model_type": "bert"},
+        UnsupportedError,
+        "the model is of the 'model_type' 'bert', expected one of: llama",
+    ),
+    "a key that nothing reads": (
+        {"logit_multiplier": 2},
+        UnsupportedError,
+        "has the key 'logit_multiplier' = 2, which subquant does not use",
+    ),
+    "no heads": (
+        {"num_attention_heads": 0},
+        InputError,
+        "'num_attention_heads' is 0, expected an integer of at least 1",
+    ),
+    "heads of keys that do not divide": (
+        {"num_key_value_heads": 3},
+        InputError,
+        "'num_key_value_heads' is 3, expected a divisor of the 4 heads",
+    ),
+    "no size": (
+        {"hidden_size": None},
+        InputError,
+        "the configuration has no 'hidden_size', expected an integer of at least 1",
+    ),
+    "another activation": (
+        {"hidden_act": "relu"},
+        UnsupportedError,
+        "'hidden_act' is 'relu', which is not supported",
+    ),
+    "another vocabulary": (
+        {"vocab_size": 100},
+        InputError,
+        "'vocab_size' is 100, expected 320, the rows of embed_tokens",
+    ),
+    "another scaling": (
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+        UnsupportedError,
+        "rotary embeddings are scaled by 'dynamic', which is not supported",
+    ),
+    "two bases": (
+        {"rope_theta": 5.0},
+        InputError,
+        "which contradict each other; leave the wrong one out",
+    ),
+    "an unknown key of the rotary embeddings": (
+        {"rope_parameters": {"rope_type": "default", "strength": 3}},
+        InputError,
+        "'rope_parameters.strength' is 3, and nothing reads it",
+    ),
+    "a text for a number": (
+        {"rms_norm_eps": "1e-5"},
+        InputError,
+        "'rms_norm_eps' is '1e-5', expected a number above 0",
+    ),
+    "more blocks than tensors": (
+        {"num_hidden_layers": 10**6},
+        InputError,
+        "'num_hidden_layers' is 1000000, expected fewer than the",
+    ),
+    "another width": (
+        {"intermediate_size": 32},
+        InputError,
+        "has the shape [96, 64], expected [32, 64]",
+    ),
+    "an architecture of another type": (
+        {"model_type": ["llama"]},
+        UnsupportedError,
+        "the model is of the 'model_type' ['llama'], expected one of: llama",
+    ),
+    "two scalings": (
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        InputError,
+        "'rope_scaling.type' is 'linear', and 'rope_parameters.rope_type' is 'llama3', which c",
+    ),
+    "two factors of a scaling": (
+        {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}},
+        InputError,
+        "'rope_scaling.factor' is 2.0, and 'rope_parameters.factor' is 8.0, which contradict",
+    ),
+    "more elements than a head has": (
+        {"partial_rotary_factor": 1e308},
+        InputError,
+        "'partial_rotary_factor' is 1e+308, expected at most 1",
+    ),
+    "scalings of types of layers": (
+        {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+        InputError,
+        "'rope_parameters.full_attention' is {'rope_type': 'default'}, and nothing reads it",
+    ),
+    "a window of an architecture without": (
+        {"sliding_window": 12},
+        InputError,
+        "'sliding_window' is 12, expected null, as the architecture has no windows",
+    ),
+    "blocks with a window of an architecture without": (
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        InputError,
+        "'layer_types' says sliding_attention of block 1, and the other keys of windows full_att",
+    ),
+    "a share of another type": (
+        {"partial_rotary_factor": "x"},
+        InputError,
+        "'partial_rotary_factor' is 'x', expected a number above 0",
+    ),
+    "a packing that nothing reads": (
+        {"quantization_config": {"quant_method": "magic"}},
+        UnsupportedError,
+        "'magic'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_KEYS)
+def test_wrong_configurations(case: str, tmp_path: Path) -> None:
+    change, kind, message = WRONG_KEYS[case]
+    folder = changed_copy("llama", tmp_path, lambda values: values.update(change))
+    with pytest.raises(kind) as error:
+        open_model(folder)
+    assert message in str(error.value)
+    assert str(folder) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("qwen2_window", {"use_sliding_window": False}, "says sliding_attention of block 1"),
+        ("gemma3", {"sliding_window": None}, "says sliding_attention of block 0"),
+        ("mistral", {"layer_types": ["full_attention"]}, "says full_attention of block 0"),
+    ],
+)
+def test_windows_that_contradict_each_other(
+    name: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = changed_copy(name, tmp_path, lambda values: values.update(change))
+    with pytest.raises(InputError, match=f"'layer_types' {message}, and the other keys of"):
+        open_model(folder)
+
+
+def test_windows_of_blocks_without_rotation(tmp_path: Path) -> None:
+    """SmolLM 3 has windows in the blocks without rotary embeddings."""
+    change = {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 12}
+    change |= {"no_rope_layers": [1, 0], "rope_parameters": None}
+    folder = changed_copy("llama", tmp_path, lambda values: values.update(change))
+    assert open_model(folder).configuration.windowed_blocks == (False, True)
+
+
+def test_tied_models_with_another_output(tmp_path: Path) -> None:
+    folder = changed_copy("llama", tmp_path, lambda v: v.update(tie_word_embeddings=True))
+    with pytest.raises(InputError, match=r"'lm_head\.weight' is not the embedding table"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("tokenizer.json", "{", "the tokenizer is not valid"),
+        ("tokenizer.json", "{}", "the tokenizer is not valid"),
+        ("tokenizer_config.json", '{"bos_token": 3}', "'bos_token' of tokenizer_config.json is 3"),
+        ("tokenizer_config.json", '{"bos_token": "<x>"}', "is '<x>', which is no token"),
+        ("tokenizer_config.json", '{"add_bos_token": 3}', "'add_bos_token' is 3, expected true or"),
+        ("generation_config.json", '{"eos_token_id": ["a"]}', "'eos_token_id' is"),
+    ],
+)
+def test_wrong_tokenizers(file: str, text: str, message: str, tmp_path: Path) -> None:
+    folder = tmp_path / "llama"
+    shutil.copytree(FOLDERS / "llama", folder)
+    (folder / file).write_text(text)
+    with pytest.raises(InputError) as error:
+        open_model(folder).tokenizer()
+    assert message in str(error.value)
+    assert str(folder / file) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("pre_tokenizer", {"type": "FixedLength", "length": 0}, "chunk size must be non-zero"),
+        ("model", {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "x"}, "Missing [UNK] tok"),
+        ("decoder", {"type": "BPEDecoder", "suffix": ""}, "Invalid prefix"),
+    ],
+)
+def test_tokenizers_that_fail(part: str, value: Any, message: str, tmp_path: Path) -> None:
+    """The library raises exceptions, and panics in Rust."""
+    folder = tmp_path / "llama"
+    shutil.copytree(FOLDERS / "llama", folder)
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    settings["post_processor"] = None
+    (folder / "tokenizer.json").write_text(json.dumps(settings | {part: value}))
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(InputError) as error:
+        read_and_write(open_model(folder))
+    assert "tokenizer.json: error: the tokenizer fails: " in str(error.value)
+    assert message in str(error.value)
+
+
+def read_and_write(source: ModelSource) -> None:
+    """Turn a text into tokens, and these into a text."""
+    tokenizer = source.tokenizer()
+    stream = tokenizer.stream()
+    for token in tokenizer.encode("Hello, world"):
+        stream.put(token)
+
+
+def test_checkpoints_without_a_tokenizer(tmp_path: Path) -> None:
+    folder = tmp_path / "llama"
+    shutil.copytree(FOLDERS / "llama", folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(UnsupportedError, match=r"has no tokenizer\.json; write one"):
+        open_model(folder).tokenizer()
