@@ -47,7 +47,7 @@ _MATRIXWISE = {
 
 @dataclass(frozen=True)
 class ChosenMatrices:
-    """Tensors of all matrices, in place of those of the chosen ones.
+    """Tensors of all matrices, in place of the chosen ones.
 
     Attributes:
         choices: the number of the matrix of each batch, ``[B]`` of i32.
@@ -71,11 +71,11 @@ class ChosenMatrices:
         # Constants last: the first gather says how many matrices there are.
         in_order = sorted(tensors.items(), key=lambda item: _is_constant(item[1]))
         stacked = {name: stack.of(tensor) for name, tensor in in_order}
-        found = {name: tensor for name, tensor in stacked.items() if tensor is not None}
-        if stack.choices is None or len(found) < len(tensors):
+        all_matrices = {name: tensor for name, tensor in stacked.items() if tensor is not None}
+        if stack.choices is None or len(all_matrices) < len(tensors):
             stack.erase()
             return None
-        return cls(found, stack.choices, stack.clones)
+        return cls(all_matrices, stack.choices, stack.clones)
 
     def is_invariant(self, module_globals: ModuleGlobals) -> bool:
         """True if no call changes the tensors."""
@@ -128,7 +128,7 @@ class _Stack:
 
     Attributes:
         chosen: the number of chosen matrices.
-        count: the number of all matrices, once a gather is found.
+        count: the number of all matrices, once a gather says it.
     """
 
     chosen: int
