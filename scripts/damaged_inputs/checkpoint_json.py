@@ -210,7 +210,7 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     ), "num_bits": (8,),
     "symmetric": (True,), "zero_point": (True,), "type": ("int",), "pack_dtype": ("int32",),
     "quantization_status": ("compressed",), "sparsity_config": ({},), "transform_config": ({},),
-    "rms_norm_eps": (1e-6, 1e-5), "strategy": ("token", "group"),
+    "rms_norm_eps": (1e-6, 1e-5), "strategy": ("token", "group", "tensor"),
     "bnb_4bit_quant_type": ("fp4",), "activation_scheme": ("dynamic",),
     "partial_rotary_factor": (1.0,), "tie_word_embeddings": (False, True),
     "decoder_sparse_step": (1,),
