@@ -66,7 +66,7 @@ def test_shares_of_a_run(fuzz: Any) -> None:
         (["status"], "exit status 3"),
         (["partial"], "exit status 1, and out is there"),
         (["nothing"], "exit status 0, and out is not there"),
-        (["silent"], "exit status 1 without a word"),
+        (["silent"], "exit status 1 without an error"),
         (["traceback"], "a traceback"),
         (["escape"], "an escape sequence of the input"),
         (["left"], "left behind: some"),

@@ -240,6 +240,7 @@ def configuration(rng: random.Random, files: Files) -> Damage:
     is_unused = change.path == "sliding_window" and config.get("use_sliding_window") is False
     is_unused |= str(change.old).lower() == str(change.new).lower()
     is_unused |= change.is_same_number
+    is_unused |= b'"awq"' in files[CONFIGURATION] and change.path.endswith(("desc_act", ".sym"))
     is_unused |= change.path.endswith("group_size") and change.new == -1
     is_unused |= change.path == "use_sliding_window" and "layer_types" in config
     if is_default or is_unused or _matches(change.path, _NOTHING_READS):
