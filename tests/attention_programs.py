@@ -32,7 +32,7 @@ class Case:
 
     @property
     def formats(self) -> tuple[CacheFormat, CacheFormat]:
-        """Of keys and values."""
+        """The formats of keys and values."""
         return FORMATS[self.element], FORMATS[self.value_element or self.element]
 
     @property

@@ -102,8 +102,8 @@ def with_layers_of(architecture: str, method: str, folder: Path) -> Path:
         checkpoint.replace({f"{layer}.weight": None, **of_layer})
     checkpoint.config["quantization_config"] = packed.quantization
     if method.startswith("compressed"):
-        others = {name.rpartition(".")[0] for name in checkpoint.arrays} - set(layers)
-        checkpoint.quantization["ignore"] = sorted(others)
+        modules = {name.rpartition(".")[0] for name in checkpoint.arrays}
+        checkpoint.quantization["ignore"] = sorted(modules - set(layers))
     return checkpoint.write(folder)
 
 
