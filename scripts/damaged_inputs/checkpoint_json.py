@@ -213,7 +213,7 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "rms_norm_eps": (1e-6, 1e-5), "strategy": ("token", "group", "tensor"),
     "bnb_4bit_quant_type": ("fp4",), "activation_scheme": ("dynamic",),
     "partial_rotary_factor": (1.0,), "tie_word_embeddings": (False, True),
-    "decoder_sparse_step": (1,),
+    "decoder_sparse_step": (1,), "hidden_activation": ("gelu_pytorch_tanh",),
 }  # fmt: skip
 """Values that keys may leave out, as they are the defaults."""
 _REPEATED = (

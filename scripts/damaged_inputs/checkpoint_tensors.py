@@ -124,7 +124,15 @@ def data_bits(rng: random.Random, files: Files) -> Damage:
                   "changed" if is_used else "anything")  # fmt: skip
 
 
-_OPTIONAL = ("g_idx", "weight_format", "zero_point", "weight_shape", "qdata")
+_OPTIONAL = (
+    "g_idx",
+    "weight_format",
+    "zero_point",
+    "weight_shape",
+    "qdata",
+    "global_scale",
+    "input_scale",
+)
 """Last names of arrays that may be left out or be of other types with the same values."""
 _TABLES = ("nested_quant_map", "g_idx", "bitsandbytes__nf4", "bitsandbytes__fp4")
 """Last names of tensors with elements that may count for nothing."""
