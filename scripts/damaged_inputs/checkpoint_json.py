@@ -204,6 +204,7 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",), "head_dim": (16, 32), "rope_theta": (10_000.0, 1_000_000.0),
     "expert_dtype": ("fp8",),
     "rope_type": ("default",), "use_bidirectional_attention": (False,),
+    "layer_types": (["full_attention"], ["full_attention", "sliding_attention"]),
     "rope_parameters": (
         {"rope_theta": 10_000.0, "rope_type": "default"},
         {"rope_theta": 10_000.0, "rope_type": "default", "partial_rotary_factor": 1.0},
