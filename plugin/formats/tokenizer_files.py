@@ -40,12 +40,12 @@ class TokenizerFiles:
             text = self.texts.get(name)
             if text is None or isinstance(text, str):
                 return text if text is None else text.encode()
-            raise InputError(f"'{PROPERTY}.{name}' is no text", self.place(name))
+            raise InputError(f"'{PROPERTY}.{name}' is no text", self.location_of(name))
         path = self.location / name
         if not path.exists():
             return None
         if regular_file_size(path) > MAX_BYTES:
-            raise InputError(f"has more than {MAX_BYTES:,} bytes", self.place(name))
+            raise InputError(f"has more than {MAX_BYTES:,} bytes", self.location_of(name))
         try:
             return path.read_bytes().removeprefix(codecs.BOM_UTF8)
         except OSError as error:
@@ -57,16 +57,16 @@ class TokenizerFiles:
         try:
             return None if data is None else data.decode()
         except UnicodeDecodeError as error:
-            raise InputError(f"is no text: {error}", self.place(name)) from None
+            raise InputError(f"is no text: {error}", self.location_of(name)) from None
 
     def load(self, name: str, subject: str, *, has_any_number: bool = False) -> JsonObject:
         """Return the object of a JSON file, empty if there is none; errors as `parse_json`."""
         data = self.read(name)
         if data is None:
             return {}
-        return parse_object(data, subject, str(self.place(name)), has_any_number=has_any_number)
+        return parse_object(data, subject, str(self.location_of(name)), has_any_number=has_any_number)
 
-    def place(self, name: str) -> Place:
+    def location_of(self, name: str) -> Place:
         """Return the location of a file for errors."""
         return Place(str(self.location / name if self.texts is None else self.location))
 

@@ -35,7 +35,6 @@ from ...emit.linalg import Extent
 from ...emit.operation import INDEX
 from ...emit.vectors import (
     Vectors,
-    bitcast,
     broadcast,
     constant_vector,
     element_at,
@@ -43,7 +42,6 @@ from ...emit.vectors import (
     load,
     load_element,
     loop,
-    prefetch,
     quotient,
     reduce_lanes,
     remainder,
@@ -55,9 +53,10 @@ from ...emit.vectors import (
 from ...numerics.array_functions import convert
 from ...numerics.attention import bounded, exponential
 from ...numerics.cache_formats import CacheFormat
-from ...numerics.element_types import BF16, F32, I8, I32
+from ...numerics.element_types import F32, I32
 from ..isa.base import InstructionSet
 from ..kernel import Binding, Kernel
+from .cache_reader import KEYS_PER_TILE, CacheReader, vectors_per_load
 
 _KEYS_PER_BLOCK = (64, 32, 16)
 """The largest block that fits is chosen: 64 keys of 256 f16 are 32 KiB, an L1 cache."""
@@ -69,10 +68,6 @@ _MAX_ROWS_PER_WORKGROUP = 64
 """A workgroup has at most this many rows, a query of a head each, with a query at least."""
 _MIN_WORKGROUPS = 8
 """A workgroup has fewer rows if there would be fewer workgroups than this."""
-_KEYS_PER_TILE = 4
-"""A register tile of scores has this many keys."""
-_CACHE_LINE_BYTES = 64
-"""The bytes of a cache line, which one prefetch loads."""
 _MIN_F32 = float(np.finfo(np.float32).min)
 
 
@@ -152,12 +147,8 @@ class AttentionKernel:
     @property
     def register_tile(self) -> tuple[int, int]:
         """Rows, and vectors of results, of a register tile."""
-        vectors = max(4, self.vectors_per_load(self.value_format))
+        vectors = max(4, vectors_per_load(self.value_format, self.lanes))
         return (4, vectors) if self.target.lanes == 16 else (2, vectors)
-
-    def vectors_per_load(self, storage: CacheFormat) -> int:
-        """The vectors of a key or value that are loaded together: the group of 4-bit integers."""
-        return storage.group // self.lanes if storage.bits == 4 else 1
 
     def kernel(self) -> Kernel:
         """Build the kernel: bindings are the query, keys, values, the position, and the result."""
@@ -177,6 +168,16 @@ class AttentionKernel:
         workgroups = self.kv_heads * groups
         return Kernel("attention", bindings, workgroups, self._body, self.queries)
 
+    def _reader(self, storage: CacheFormat, cache: Value, kv_head: ArrayLike) -> CacheReader:
+        return CacheReader.of(
+            storage,
+            cache,
+            kv_head,
+            lanes=self.lanes,
+            head_size=self.head_size,
+            keys_per_block=self.keys_per_block,
+        )
+
     def _body(self, memories: Sequence[Value], workgroup: Value, queries: Extent) -> None:
         query, keys, values, position, result = memories
         kv_head = remainder(scalar(workgroup), self.kv_heads)
@@ -186,8 +187,8 @@ class AttentionKernel:
         rows = self.rows_per_workgroup
         memory = _Memory(
             query,
-            _CacheReader.of(self, self.key_format, keys, kv_head),
-            _CacheReader.of(self, self.value_format, values, kv_head),
+            self._reader(self.key_format, keys, kv_head),
+            self._reader(self.value_format, values, kv_head),
             result,
             scratch([rows, self.keys_per_block], F32),
             scratch([rows], F32),
@@ -207,85 +208,6 @@ class AttentionKernel:
 
 
 @dataclass(frozen=True)
-class _CacheReader:
-    """Code that reads and decodes the keys or the values.
-
-    Attributes:
-        storage: the format of the cache.
-        cache: the binding.
-        kv_head: the head of a workgroup.
-        scales: of each key of a block and each group, in scratch memory; None for floats.
-    """
-
-    kernel: AttentionKernel
-    storage: CacheFormat
-    cache: Value
-    kv_head: ArrayLike
-    scales: Value | None
-
-    @classmethod
-    def of(
-        cls, kernel: AttentionKernel, storage: CacheFormat, cache: Value, kv_head: ArrayLike
-    ) -> _CacheReader:
-        """Return a reader, with scratch memory for scales."""
-        groups = storage.groups(kernel.head_size)
-        scales = scratch([kernel.keys_per_block, groups], F32) if groups else None
-        return cls(kernel, storage, cache, kv_head, scales)
-
-    @property
-    def vectors_per_load(self) -> int:
-        """The number of vectors that `load` returns."""
-        return self.kernel.vectors_per_load(self.storage)
-
-    def decode_scales(self, block: ArrayLike, count: ArrayLike) -> None:
-        """Write the scales of a block of keys to scratch memory."""
-        scales, size = self.scales, self.kernel.head_size
-        if scales is None:
-            return
-        groups, start = self.storage.groups(size), self.storage.value_length(size)
-
-        def decode(number: Value) -> None:
-            index = [(block + scalar(number)).value, self.kv_head.value, start]
-            loaded = bitcast(load(self.cache, index, 2 * groups, I8), BF16)
-            store(convert(loaded, F32), scales, [number, 0])
-
-        loop(0, count.value, 1, decode)
-
-    def load(self, block: ArrayLike, key: ArrayLike, offset: Value) -> list[ArrayLike]:
-        """Load some vectors of a key of a block, from an element on, as f32."""
-        lanes, storage = self.kernel.lanes, self.storage
-        if storage.bits == 4:
-            vectors = self._load_int4(key, offset)
-        else:
-            index = [key.value, self.kv_head.value, offset]
-            vectors = [convert(load(self.cache, index, lanes, storage.element), F32)]
-        if self.scales is None:
-            return vectors
-        group = quotient(scalar(offset), storage.group_size(self.kernel.head_size))
-        scale = broadcast(load_element(self.scales, [(key - block).value, group.value]), lanes)
-        return [each * scale for each in vectors]
-
-    def _load_int4(self, key: ArrayLike, offset: Value) -> list[ArrayLike]:
-        """Load a group of 4-bit integers: the low halves of its bytes, then the high ones."""
-        lanes, low, high = self.kernel.lanes, [], []
-        first = quotient(scalar(offset), 2)
-        for start in range(0, self.storage.group // 2, lanes):
-            index = [key.value, self.kv_head.value, (first + start).value]
-            pairs = convert(load(self.cache, index, lanes, I8), I32)
-            low.append(convert((pairs << 28) >> 28, F32))
-            high.append(convert(pairs >> 4, F32))
-        return low + high
-
-    def prefetch(self, first: ArrayLike) -> None:
-        """Prefetch the rows of a tile of keys."""
-        elements = _CACHE_LINE_BYTES * 8 // self.storage.element.bits
-        for number in range(_KEYS_PER_TILE):
-            key = (first + number).value
-            for offset in range(0, self.storage.row_length(self.kernel.head_size), elements):
-                prefetch(self.cache, [key, self.kv_head.value, linalg.constant_index(offset)])
-
-
-@dataclass(frozen=True)
 class _Memory:
     """The memory of a workgroup.
 
@@ -299,8 +221,8 @@ class _Memory:
     """
 
     query: Value
-    keys: _CacheReader
-    values: _CacheReader
+    keys: CacheReader
+    values: CacheReader
     result: Value
     scores: Value
     maxima: Value
@@ -384,7 +306,7 @@ class _Rows:
 
         def write_keys(offset: Value) -> None:
             first = block + scalar(offset)
-            keys = [np.minimum(first + number, last) for number in range(_KEYS_PER_TILE)]
+            keys = [np.minimum(first + number, last) for number in range(KEYS_PER_TILE)]
             if kernel.queries == 1:
                 when(row == 0, lambda: self._prefetch(first))
 
@@ -395,19 +317,19 @@ class _Rows:
                     start = (scalar(offset) + lanes * vector).value if vector else offset
                     for number, position in enumerate(positions):
                         query = load(memory.query, [*position, start], lanes, F32)
-                        for key, key_vectors in enumerate(loaded, number * _KEYS_PER_TILE):
+                        for key, key_vectors in enumerate(loaded, number * KEYS_PER_TILE):
                             accumulators[key] = kernel.target.fma(
                                 query, key_vectors[vector], accumulators[key]
                             )
                 return accumulators
 
-            zeros = [Vectors(lanes).known(0.0, F32)] * (rows * _KEYS_PER_TILE)
+            zeros = [Vectors(lanes).known(0.0, F32)] * (rows * KEYS_PER_TILE)
             accumulators = loop(0, kernel.head_size, lanes * vectors, accumulate, zeros)
             for number in range(rows):
-                own = accumulators[number * _KEYS_PER_TILE : (number + 1) * _KEYS_PER_TILE]
+                own = accumulators[number * KEYS_PER_TILE : (number + 1) * KEYS_PER_TILE]
                 store(lane_sums(own), memory.scores, [(row + number).value, offset])
 
-        loop(0, count.value, _KEYS_PER_TILE, write_keys)
+        loop(0, count.value, KEYS_PER_TILE, write_keys)
 
     def _prefetch(self, first: ArrayLike) -> None:
         """Prefetch the values of some keys, and the same number of keys of the next block.

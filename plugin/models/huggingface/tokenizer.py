@@ -52,7 +52,7 @@ class CheckpointTokenizer:
                 f"'{files.location}' has no tokenizer.json; write one with transformers: "
                 "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
-        self._files, self._location = files, files.place("tokenizer.json")
+        self._files, self._location = files, files.location_of("tokenizer.json")
         library = require("tokenizers", "the tokenizer of the checkpoint", "models")
         with self._library_errors("the tokenizer is not valid"):
             self._engine = library.Tokenizer.from_buffer(data)
@@ -75,7 +75,7 @@ class CheckpointTokenizer:
                 "add_bos_token", self.start_token is not None and first[:1] == [self.start_token]
             )
         except SubquantError as error:
-            raise error.located(files.place("tokenizer_config.json")) from None
+            raise error.located(files.location_of("tokenizer_config.json")) from None
         self.adds_start = adds_start and self.start_token is not None
         """True if `encode` puts the start token in front."""
         self.end_tokens = self._end_tokens(config)
@@ -170,7 +170,7 @@ class CheckpointTokenizer:
             return content
         raise InputError(
             f"'{key}' of tokenizer_config.json is {shown(value)}, expected a token",
-            self._files.place("tokenizer_config.json"),
+            self._files.location_of("tokenizer_config.json"),
         )
 
     def _token(self, key: str, default: Json) -> int | None:
@@ -181,7 +181,7 @@ class CheckpointTokenizer:
             if number is None:
                 raise InputError(
                     f"'{key}' of tokenizer_config.json is {shown(name)}, which is no token",
-                    self._files.place("tokenizer_config.json"),
+                    self._files.location_of("tokenizer_config.json"),
                 )
             return number
         return default if type(default) is int and 0 <= default < self.size else None
@@ -197,7 +197,7 @@ class CheckpointTokenizer:
         tokens = value if isinstance(value, list) else [value]
         if any(type(each) is not int or each < 0 for each in tokens):
             raise InputError(
-                f"'eos_token_id' is {shown(value)}, expected tokens", self._files.place(file)
+                f"'eos_token_id' is {shown(value)}, expected tokens", self._files.location_of(file)
             )
         return frozenset(tokens)
 
