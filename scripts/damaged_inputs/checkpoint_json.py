@@ -234,7 +234,9 @@ def configuration(rng: random.Random, files: Files) -> Damage:
     within = ("quantization_config",) if "quantization_config" in config else ()
     change = damage_json(rng, config, within if rng.random() < 0.5 else ())
     expected: Expectation = "refused" if change.is_added else "changed"
-    is_default = change.new is None and (
+    values = change.new.values() if isinstance(change.new, dict) else [change.new]
+    is_missing = all(value is None for value in values)
+    is_default = is_missing and (
         _matches(change.path, _REPEATED)
         or change.old in _DEFAULTS.get(change.path.rpartition(".")[2], ())
     )
