@@ -207,6 +207,7 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "layer_types": (["full_attention"], ["full_attention", "sliding_attention"]),
     "rope_parameters": (
         {"rope_theta": 10_000.0, "rope_type": "default"},
+        {"rope_theta": 1_000_000.0, "rope_type": "default"},
         {"rope_theta": 10_000.0, "rope_type": "default", "partial_rotary_factor": 1.0},
     ), "num_bits": (8,),
     "symmetric": (True,), "zero_point": (True,), "type": ("int",), "pack_dtype": ("int32",),
