@@ -64,7 +64,8 @@ class TokenizerFiles:
         data = self.read(name)
         if data is None:
             return {}
-        return parse_object(data, subject, str(self.location_of(name)), has_any_number=has_any_number)
+        file = str(self.location_of(name))
+        return parse_object(data, subject, file, has_any_number=has_any_number)
 
     def location_of(self, name: str) -> Place:
         """Return the location of a file for errors."""
