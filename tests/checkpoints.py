@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from checkpoint_folders import FOLDERS
 from subquant.layouts import PrimitiveTensor, QuantizedTensor
 from subquant.models.configuration import Configuration
 from subquant.models.interface import Cache
@@ -19,8 +20,6 @@ from subquant.models.transformer import embed, logits, run_blocks
 from subquant.weights.theta import Theta
 
 Array = np.ndarray[Any, Any]
-
-FOLDERS = Path(__file__).parent / "data" / "huggingface"
 
 
 class Expected(NamedTuple):

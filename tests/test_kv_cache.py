@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from attention_programs import FORMATS
+from checkpoint_folders import FOLDERS
 from devices import ON_DEVICES, compile_for
 from gguf_models import SMALL, TinyModel
 from programs import LONG
@@ -23,7 +24,6 @@ from subquant.numerics.cache_formats import CacheFormat
 from subquant.runtime import Device
 from transformer_oracle import Oracle
 
-FOLDERS = Path(__file__).parent / "data" / "huggingface"
 FLOAT_FOLDERS = ["gemma3"]
 if LONG:
     FLOAT_FOLDERS += ["llama", "llama_yarn", "mistral", "phi3_partial", "qwen2_window", "qwen3"]

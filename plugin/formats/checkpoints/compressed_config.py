@@ -247,12 +247,7 @@ def _block(arguments: Settings) -> tuple[int, int]:
     match = _BLOCK.fullmatch(block) if isinstance(block, str) else None
     if match is not None:  # old files: "128x128"
         block = [int(match[1]), int(match[2])]
-    is_list = isinstance(block, list) and len(block) == 2
-    if not is_list or not all(type(n) is int and n >= 1 for n in block):
-        raise arguments.error(
-            f"'{arguments.path}block_structure' is {shown(block)}, expected two positive integers"
-        )
-    return block[0], block[1]
+    return arguments.block("block_structure", block)
 
 
 def _activations(arguments: Settings) -> tuple[ActivationQuantization, bool]:

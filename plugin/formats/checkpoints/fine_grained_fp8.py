@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.read_record import Irrelevant
-from ...core.strict_json import Json, shown
+from ...core.strict_json import Json
 from ...errors import Place
 from ...layouts.activations import ActivationQuantization
 from ...layouts.base import FLOAT_DTYPES
@@ -64,14 +64,9 @@ class FineGrainedFp8Format:
         """
         settings = Settings(config, Place(file), irrelevant=_IRRELEVANT)
         scheme = settings.choice("activation_scheme", ("dynamic", "static"), "dynamic")
-        block = settings.get("weight_block_size") if settings.has("weight_block_size") else None
+        block = settings.get("weight_block_size")
         if block is not None:
-            is_list = isinstance(block, list) and len(block) == 2
-            if not is_list or not all(type(n) is int and n >= 1 for n in block):
-                raise settings.error(
-                    f"'weight_block_size' is {shown(block)}, expected two positive integers"
-                )
-            block = (block[0], block[1])
+            block = settings.block("weight_block_size", block)
         settings.finish()
         return cls(block, scheme == "dynamic")
 

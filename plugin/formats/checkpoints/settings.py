@@ -95,6 +95,15 @@ class Settings:
             )
         return value
 
+    def block(self, key: str, value: Json) -> tuple[int, int]:
+        """Return a value of a key as two positive integers; InputError if it is none."""
+        is_list = isinstance(value, list) and len(value) == 2
+        if not is_list or not all(type(n) is int and n >= 1 for n in value):
+            raise self.error(
+                f"'{self.path}{key}' is {shown(value)}, expected two positive integers"
+            )
+        return value[0], value[1]
+
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a list of strings; none where the key is missing or null."""
         values = self.value(list, key, default=[])

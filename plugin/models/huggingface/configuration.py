@@ -89,10 +89,8 @@ class _Reader:
         if heads % kv_heads:
             raise settings.error("num_key_value_heads", f"a divisor of the {heads} heads")
         size = settings.count("head_dim", kind.head_size or width // heads or None)
-        context, blocks = (
-            settings.count("max_position_embeddings"),
-            settings.count("num_hidden_layers"),
-        )
+        context = settings.count("max_position_embeddings")
+        blocks = settings.count("num_hidden_layers")
         if blocks > len(tensors):
             raise settings.error("num_hidden_layers", f"fewer than the {len(tensors)} tensors")
         windows = self._windowed_blocks(blocks)

@@ -25,6 +25,10 @@ class Settings:
         """Return a value of any type; None where the key is missing or null."""
         return self._values.get(key)
 
+    def _or_default(self, key: str, default: Json) -> Json:
+        value = self.get(key)
+        return default if value is None else value
+
     def has(self, key: str) -> bool:
         """Return True if there is a key, with null or with a value."""
         return key in self._values
@@ -38,35 +42,35 @@ class Settings:
 
     def count(self, key: str, default: int | None = None) -> int:
         """Return an integer of at least 1."""
-        value: Json = default if self.get(key) is None else self.get(key)
+        value = self._or_default(key, default)
         if type(value) is not int or not 1 <= value < 1 << 31:
             raise self.error(key, "an integer of at least 1")
         return value
 
     def index(self, key: str, default: int) -> int:
         """Return an integer of at least 0."""
-        value: Json = default if self.get(key) is None else self.get(key)
+        value = self._or_default(key, default)
         if type(value) is not int or value < 0:
             raise self.error(key, "an integer of at least 0")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a finite number above 0."""
-        value: Json = default if self.get(key) is None else self.get(key)
+        value = self._or_default(key, default)
         if type(value) not in (int, float) or not 0 < value < math.inf:
             raise self.error(key, "a number above 0")
         return float(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
         """Return true or false."""
-        value: Json = default if self.get(key) is None else self.get(key)
+        value = self._or_default(key, default)
         if type(value) is not bool:
             raise self.error(key, "true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a string."""
-        value: Json = default if self.get(key) is None else self.get(key)
+        value = self._or_default(key, default)
         if not isinstance(value, str):
             raise self.error(key, "a string")
         return value
