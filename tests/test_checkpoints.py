@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from click.testing import CliRunner
+from tokenizers.decoders import DecodeStream
 
 from checkpoint_folders import Checkpoint
 from checkpoints import FOLDERS, changed_copy, expected, numpy_logits, relative_error
@@ -17,7 +19,9 @@ from gguf_of_checkpoint import write_gguf
 from programs import LONG
 from subquant.cli import main
 from subquant.errors import InputError, UsageError
+from subquant.formats.tokenizer_files import TokenizerFiles
 from subquant.models import load
+from subquant.models.huggingface.tokenizer import CheckpointTokenizer
 from subquant.models.source import open_model
 from subquant.weights.sources import open_weights
 
@@ -170,6 +174,43 @@ def test_a_stream_decodes_whole_characters(name: str) -> None:
         assert "\ufffd" not in "".join(pieces)
         whole = tokenizer.decode(case["tokens_without_special"])
         assert "".join(pieces) + stream.end() == whole, case
+
+
+@pytest.mark.parametrize("name", WITH_TOKENIZERS)
+def test_texts_are_those_of_the_library(name: str, tmp_path: Path) -> None:
+    """Any tokens, bytes of parts of characters, control tokens, and a gap of numbers."""
+    library = tokenizers.Tokenizer.from_file(str(FOLDERS / name / "tokenizer.json"))
+    library.add_tokens(["a piece"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    settings = json.loads((tmp_path / "tokenizer.json").read_text())
+    settings["added_tokens"][-1]["id"] += 7
+    (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokenizer = CheckpointTokenizer(TokenizerFiles(tmp_path), {})
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        tokens = rng.integers(0, library.get_vocab_size() + 12, 8).tolist()
+        for special in (True, False):
+            text = library.decode(tokens, skip_special_tokens=not special)
+            assert tokenizer.decode(tokens, special=special) == text
+        stream, reference = tokenizer.stream(), DecodeStream(skip_special_tokens=True)
+        for token in tokens:
+            try:
+                text = reference.step(library, token) or ""
+            except Exception:  # a byte changes the character before it
+                with pytest.raises(InputError, match="changes with the token after it"):
+                    stream.put(token)
+                break
+            assert stream.put(token) == text
+
+
+@pytest.mark.parametrize("name", WITH_TOKENIZERS)
+def test_a_tokenizer_that_rests_decodes_and_encodes_again(name: str) -> None:
+    tokenizer = open_model(FOLDERS / name).tokenizer()
+    case = tokens_of(name)["texts"][-1]
+    tokenizer.rest()
+    assert tokenizer.decode(case["tokens"], special=True) == case["decoded"]
+    assert tokenizer.encode(case["text"]) == case["tokens"]
 
 
 @pytest.mark.parametrize("name", WITH_TOKENIZERS)

@@ -89,10 +89,19 @@ def command(
     if chat:
         input_ = [{"role": "system", "content": system}] if system is not None else []
         input_.append({"role": "user", "content": text})
+    tokens: list[int] = []
+
+    def encode(checked: Model) -> None:
+        tokens.extend(checked.encode(input_))
+        checked.tokenizer.rest()  # its tables take no memory beside the compiler and the weights
+
     with show_progress(model) as progress:
-        loaded = load_model(model, progress, lambda checked: checked.encode(input_), **options)
-        generation = loaded.generate(input_, sampling=sampling, max_tokens=max_tokens)
-        loaded.tokenizer.rest()  # frees its tables: nothing is encoded from here on
+        loaded = load_model(model, progress, encode, **options)
+        from ..models.generation import Generation
+
+        generation = Generation(
+            loaded.session(), loaded.tokenizer, tokens, sampling=sampling, max_tokens=max_tokens
+        )
     pieces: list[str] = []
     try:
         for piece in generation:

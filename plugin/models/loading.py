@@ -21,7 +21,7 @@ from ..compiler.store_files import PinnedBlob
 from ..core.files import write_atomically
 from ..core.option_fields import KvCache, ModelActivations
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
-from ..isolation.client import ChildEnded, call
+from ..isolation.client import ChildEnded, call, close_idle_children
 from ..layouts import QuantizedTensor
 from ..numerics.cache_formats import check_head_size
 from ..numerics.element_types import Array
@@ -218,6 +218,7 @@ def _cached_or_compiled(
     with cache.found_or_reserved(key.text, notify) as result:
         if result is None:
             _compile(path, shape, options, cache, key, notify)
+            close_idle_children()  # MLIR's memory stays theirs while a model runs
             result = cache.find(key.text)
     if result is None:
         raise InputError(

@@ -5,6 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+_Result = TypeVar("_Result")
 
 
 def peak_memory() -> int | None:
@@ -25,3 +30,13 @@ def return_free_memory() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # another library
             ctypes.CDLL(None).malloc_trim(0)
+
+
+def in_own_arena(function: Callable[[], _Result]) -> _Result:
+    """Call a function whose memory `return_free_memory` is to return later.
+
+    A thread of its own calls it, with a glibc arena of its own. In the main arena IREE's zeroed
+    key-value caches would reuse that memory and touch its pages.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()

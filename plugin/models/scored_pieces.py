@@ -15,7 +15,6 @@ Source: https://github.com/google/sentencepiece, ``sentencepiece_model.proto``.
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -25,6 +24,7 @@ import numpy as np
 from ..core.requirements import require
 from ..errors import InputError, printable, quoted
 from ..numerics.element_types import Array
+from .memory import in_own_arena
 from .vocabulary import PieceType, Vocabulary
 
 _SPACE = "\u2581"
@@ -64,15 +64,9 @@ class ScoredPieces:
             ) from None
 
     def _load(self) -> Any:
-        """Return SentencePiece's processor of the model.
-
-        A thread of its own creates it, with a glibc arena of its own, so that `rest` can return the
-        memory to the system. In the main arena IREE's zeroed key-value caches would reuse it and
-        touch its pages.
-        """
+        """Return SentencePiece's processor of the model."""
         load = partial(self._package.SentencePieceProcessor, model_proto=self._proto)
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(load).result()
+        return in_own_arena(load)
 
     def encode(self, text: str, at_start: bool) -> list[int]:
         """The tokens of a text; at the start, or after a special token, it may get a space."""
