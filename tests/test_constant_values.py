@@ -127,6 +127,32 @@ def test_what_is_known_is_computed() -> None:
         assert constant_elements(n, module_globals) is None
 
 
+def test_quotients_and_broadcasts() -> None:
+    """Axes of a broadcast may be in another order; quotients of integers are not evaluated."""
+    text = """
+func.func @main() -> (tensor<3x1x2xf32>, tensor<2xi32>) {
+  %a = stablehlo.constant dense<[[1.0, 3.0, 1.0e30], [-7.0, 0.1, 0.0]]> : tensor<2x3xf32>
+  %b = stablehlo.constant dense<3.0> : tensor<f32>
+  %c = stablehlo.broadcast_in_dim %a, dims = [2, 0] : (tensor<2x3xf32>) -> tensor<3x1x2xf32>
+  %d = stablehlo.broadcast_in_dim %b, dims = [] : (tensor<f32>) -> tensor<3x1x2xf32>
+  %e = stablehlo.divide %c, %d : tensor<3x1x2xf32>
+  %f = stablehlo.constant dense<[7, 9]> : tensor<2xi32>
+  %g = stablehlo.divide %f, %f : tensor<2xi32>
+  return %e, %g : tensor<3x1x2xf32>, tensor<2xi32>
+}"""
+    with create_context() as context, ir.Location.unknown():
+        module = parse_text(text, context)
+        [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
+        quotients, of_integers = returned.operands
+        module_globals = ModuleGlobals(module.operation)
+        table = np.array([[1, 3, 1e30], [-7, 0.1, 0]], np.float32)
+        expected = (table.T / np.float32(3))[:, None]
+        np.testing.assert_array_equal(
+            constant_elements(quotients, module_globals), expected, strict=True
+        )
+        assert not is_constant(of_integers, module_globals)
+
+
 LOOKED_UP = """
 func.func @main() -> tensor<2x4xi8> {
   %p = stablehlo.constant dense<[33, -2, 16, 127]> : tensor<4xi8>

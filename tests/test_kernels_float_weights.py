@@ -15,6 +15,8 @@ from block_programs import check_sum, tensor
 from devices import main_of
 from instruction_sets import EVERY, SOME
 from programs import lowered_text
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.compile_options import CompileOptions
 from subquant.formats.irpa import Archive
 from subquant.formats.irpa_writer import create_archive
 from subquant.layouts import (
@@ -23,10 +25,13 @@ from subquant.layouts import (
     LookupBlockScaledLayout,
     PlanarQuantizedTensor,
 )
+from subquant.layouts.activations import ActivationQuantization
 from subquant.layouts.small_floats import FORMATS
 from subquant.numerics.small_floats import SMALL_FLOATS
+from subquant.ops import linear
+from subquant.ops.activations import quantize_activations
 from subquant.runtime import Executable
-from test_packed_parameters import compiled, plain
+from test_packed_parameters import DEPTH, compiled, plain
 from test_packed_parameters import program as program_of_tensors
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
@@ -238,3 +243,56 @@ def test_every_8_bit_float_is_decoded_exactly(instructions, cpu, tmp_path):
         table = SMALL_FLOATS[FORMATS[tensor_.name]].table
         expected = np.where(np.isinf(table), np.nan, table)  # times 0
         np.testing.assert_array_equal(executable[tensor_.name](x), [expected, expected])
+
+
+def float4(*, has_divisor):
+    """NVFP4: scales of f16 and their divisor, or the quotients as f32."""
+    random, grid = np.random.default_rng(8), (64, DEPTH // 16)
+    scales, divisor = random.integers(1, 448, (*grid, 1)).astype(np.float16), np.float32(1234.5)
+    planes = {
+        "d": scales if has_divisor else scales.astype(np.float32) / divisor,
+        "qs": random.integers(0, 256, (*grid, 8), np.uint8),
+        "divisor": np.array(divisor) if has_divisor else None,
+    }
+    table = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
+    layout = LookupBlockScaledLayout((64, DEPTH), planes, {"table": table})
+    return PlanarQuantizedTensor(layout, "float4.weight")
+
+
+@pytest.mark.parametrize("rows", [1, 33])
+@pytest.mark.parametrize("activations", ["int8", "float", "4-bit floats"])
+@pytest.mark.parametrize("instructions", SOME)
+def test_kernels_divide_scales(instructions, activations, rows, cpu, tmp_path):
+    """The archive has scales of 16 bits, and a divisor for each column."""
+    settings = ActivationQuantization(
+        "f4E2M1FN", "group", 16, scale_type="f8E4M3FN", global_scale=300.0
+    )
+
+    def layer(x, weight):
+        is_rounded = activations == "4-bit floats"
+        return linear(quantize_activations(x, settings) if is_rounded else x, weight)
+
+    x = np.random.default_rng(3).standard_normal((rows, DEPTH)).astype(np.float32)
+    results, sizes = [], []
+    for has_divisor in (True, False):
+        tensor, remarks = float4(has_divisor=has_divisor), []
+        archive, weights = tmp_path / "packed.irpa", {"model": plain([tensor], tmp_path)}
+        is_int8 = activations == "int8"
+        options = CompileOptions(
+            kernels=instructions, activations="int8" if is_int8 else "float", explain=True
+        )
+        data = compile_to_bytes(
+            program_of_tensors([tensor], layer, [([rows, DEPTH], np.float32)]),
+            options,
+            parameters=archive,
+            weights=weights,
+            on_remark=remarks.append,
+        )
+        messages = [remark.message for remark in remarks if "kernel" in remark.message]
+        assert any(message.startswith("is computed by a kernel") for message in messages), messages
+        results.append(Executable(data, cpu, {"model": archive})["float4"](x))
+        sizes.append(sum(entry.length for entry in Archive(archive).values()))
+    np.testing.assert_array_equal(*results)
+    assert sizes[1] - sizes[0] == 64 * (DEPTH // 16 * 2 - 4)
+    if activations == "float":
+        check_sum(results[0], x, tensor.unpack().dequant(), "mk,nk->mn")

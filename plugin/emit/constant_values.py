@@ -1,7 +1,7 @@
 """Constants of a program: values that the compiler can evaluate, and values equal at each call.
 
 The compiler packs a constant weight for its kernel once. Between a constant and its use there are
-perhaps operations that sort its bytes, change its zero point, or multiply scales::
+perhaps operations that sort its bytes, change its zero point, or multiply or divide scales::
 
     %q = stablehlo.reshape %c : (tensor<512x16x16xi8>) -> tensor<512x256xi8>
     %d = "subquant.dequantize"(%scales, %super) {...} : (...) -> tensor<512x16xf32>
@@ -51,7 +51,7 @@ def _is_constant(module_globals: ModuleGlobals, value: Value) -> bool | None:
         return isinstance(op.attributes["value"], ir.DenseElementsAttr)
     if op.name == LOAD:
         return module_globals.source_parameter(op) is not None
-    return False if op.name in _ARITHMETIC and not _is_signless_or_float(op) else None
+    return False if op.name in _ARITHMETIC and not _is_of_numpy(op) else None
 
 
 def is_invariant(value: Value, module_globals: ModuleGlobals) -> bool:
@@ -105,10 +105,15 @@ def constant_bytes(value: Value, module_globals: ModuleGlobals) -> Array | None:
     return array.view(np.uint8) if array.dtype == np.int8 else array.astype(np.uint8)
 
 
-def _is_signless_or_float(op: Operation) -> bool:
-    """True if NumPy's arithmetic is the operation's: on floats, and on signless integers."""
+def _is_of_numpy(op: Operation) -> bool:
+    """True if NumPy's arithmetic is the operation's: on floats, and on signless integers.
+
+    NumPy's quotients of integers are floats.
+    """
     elements = [str(each.type.element_type) for each in (*op.operands, *op.results)]
     is_float = elements[-1][0] == "f"
+    if op.name == _DIVIDE and not is_float:
+        return False
     return all((element[0] == "f" and is_float) or _SIGNLESS.match(element) for element in elements)
 
 
@@ -225,8 +230,22 @@ def _dequantize(op: Operation, *arrays: Array) -> Array:
     )
 
 
+def _broadcast(op: Operation, array: Array) -> Array:
+    """A view, which takes no memory."""
+    shape = [int(extent) for extent in op.results[0].type.shape]
+    axes = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
+    order = sorted(range(len(axes)), key=axes.__getitem__)
+    extents = dict(zip(axes, array.shape, strict=True))
+    spread = array.transpose(order).reshape([extents.get(n, 1) for n in range(len(shape))])
+    return np.broadcast_to(spread, shape)
+
+
+_DIVIDE = "stablehlo.divide"
 _GATHER = "stablehlo.gather"
-_ARITHMETIC = ("stablehlo.add", "stablehlo.convert", "stablehlo.multiply", "stablehlo.subtract")
+_ARITHMETIC = (
+    *("stablehlo.add", "stablehlo.convert", _DIVIDE),
+    *("stablehlo.multiply", "stablehlo.subtract"),
+)
 _SIGNLESS = re.compile(r"i([2-9]|[1-6]\d)$")
 _EVALUATED: dict[str, Callable[..., Array]] = {
     **dict.fromkeys(CONSTANTS, lambda op: array_of_dense(op.attributes["value"])),
@@ -235,11 +254,12 @@ _EVALUATED: dict[str, Callable[..., Array]] = {
         name: MOVEMENT[name]
         for name in (linalg.BARRIER, "stablehlo.reshape", "stablehlo.slice", "stablehlo.transpose")
     },
+    "stablehlo.broadcast_in_dim": _broadcast,
     "stablehlo.convert": _convert,
     _GATHER: lambda op, table, indices: np.take(table, indices, mode="clip"),
     **{
         name: lambda op, *arrays: _wrapped(op, ELEMENTWISE[op.name](*arrays))
-        for name in ("stablehlo.add", "stablehlo.multiply", "stablehlo.subtract")
+        for name in ("stablehlo.add", _DIVIDE, "stablehlo.multiply", "stablehlo.subtract")
     },
     **{name: EVALUATED[name] for name in ("stablehlo.and", "stablehlo.xor")},
     UNPACK: _unpack,

@@ -92,11 +92,13 @@ class WeightReader:
         return self._decoded(encoding, len(self.weight.fields) - len(encoding.fields), columns)
 
     def _decoded(self, encoding: ScaleEncoding, field: int, columns: BlockColumns) -> ArrayLike:
-        """Load a field, times its outer scale."""
+        """Load a field: an integer times its outer scale, or a float divided by it."""
         stored = self._load(field, columns)
         if encoding.outer is None:
             return convert(stored, F32)
         outer = convert(self._load(field + 1, columns), F32)
+        if encoding.element.is_float:
+            return convert(stored, F32) / outer
         return convert(convert(stored, I32), F32) * outer
 
     def _load(self, field: int, columns: BlockColumns) -> ArrayLike:
@@ -215,7 +217,7 @@ class UnpackedPanel:
 
     @staticmethod
     def fits(weight: PackedWeight, tiles: int) -> bool:
-        """True if a superblock of some tiles fits `_MAX_UNPACKED_BYTES`."""
+        """True if the least panel of some tiles fits `_MAX_UNPACKED_BYTES`."""
         layout = _panel_layout(weight, tiles).tiles
         return tiles * layout.nr * layout.k <= _MAX_UNPACKED_BYTES
 
@@ -277,6 +279,8 @@ class UnpackedPanel:
 
 
 def _panel_layout(weight: PackedWeight, tiles: int) -> PackedWeight:
-    superblock_k = weight.records_per_superblock * weight.record_k
-    count = max(1, _MAX_UNPACKED_BYTES // (superblock_k * tiles * weight.tiles.nr))
-    return weight.unpacked(tiles, min(superblock_k * count, weight.tiles.k))
+    """Whole superblocks, or records of a superblock that is all of K."""
+    records = weight.records_per_superblock
+    unit = weight.record_k * (records if records < weight.records else 1)
+    count = max(1, _MAX_UNPACKED_BYTES // (unit * tiles * weight.tiles.nr))
+    return weight.unpacked(tiles, min(unit * count, weight.tiles.k))

@@ -17,15 +17,17 @@ from ...dialects.block_contraction import BlockContraction
 from ...dialects.quant import described_type
 from ...dialects.subquant import DEQUANTIZE, operands_of
 from ...emit.constant_values import array_of, bytes_of, constant_elements, is_constant, to_storage
-from ...emit.operation import producer_named
+from ...emit.operation import element_of, producer_named
 from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import BF16, F16, F32, I8, U8, AnyArray, Array, ElementType
 from ...numerics.packed_integers import unpack_planes
 from ...numerics.parameters import ExpressedType
 from ..kernel import KernelTable
 from .codebook import Codebook
-from .float_codes import FloatWeight
+from .float_codes import FloatWeight, is_16_bit_float
 from .packed_weight import PackedWeight, ScaleEncoding, Tiles
+
+_CONVERT = "stablehlo.convert"
 
 
 @dataclass(frozen=True)
@@ -257,15 +259,44 @@ class _Packer:
 
     def _encoded(self, scales: Value, *, is_planar: bool) -> tuple[ScaleEncoding, list[_Tensor]]:
         """Return the encoding and the tensors of scales or offsets: two if these are quantized."""
+        encoded = self._quantized(scales, is_planar=is_planar)
+        if encoded is None and not is_planar:
+            encoded = self._quotients(scales)
+        if encoded is not None:
+            return encoded
         element = _float_element(scales, is_planar=is_planar)
-        floats = ScaleEncoding(element), [self._floats(scales, element)]
-        return self._quantized(scales, is_planar=is_planar) or floats
+        return ScaleEncoding(element), [self._floats(scales, element)]
 
     def _floats(self, value: Value, element: ElementType, blocks: int = 1) -> _Tensor:
         def pack() -> AnyArray:
             return self._block_parameters(array_of(value, self.module_globals), blocks)
 
         return _Tensor([value], element, ("reals", element, blocks), pack)
+
+    def _quotients(self, scales: Value) -> tuple[ScaleEncoding, list[_Tensor]] | None:
+        """Match quotients of 16-bit floats and a number for each column, the outer scale.
+
+        The kernel divides: quotients are f32, which take twice the memory.
+        """
+        division = producer_named(scales, "stablehlo.divide")
+        widening = None if division is None else producer_named(division.operands[0], _CONVERT)
+        if division is None or widening is None or element_of(scales.type) != F32:
+            return None
+        [floats], divisors = widening.operands, division.operands[1]
+        if not is_16_bit_float(floats):
+            return None
+        array, inner = constant_elements(divisors, self.module_globals), self.weight.inner
+        assert array is not None  # scales are constant
+        of_column = array[
+            tuple(slice(0, 1 if loop in inner else None) for loop in self.weight.loops)
+        ]
+        if (array != of_column).any():
+            return None
+        element, blocks = _float_element(floats, is_planar=False), array.size // of_column.size
+        outer = _Tensor(
+            [divisors], F32, ("divisors",), lambda: self._block_parameters(of_column, blocks)
+        )
+        return ScaleEncoding(element, F32, blocks), [self._floats(floats, element), outer]
 
     def _quantized(
         self, scales: Value, *, is_planar: bool

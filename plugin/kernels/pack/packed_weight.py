@@ -232,7 +232,7 @@ class ScaleEncoding:
 
     Args:
         element: f16, bf16 or f32; u8 or i8 where an integer is multiplied by an outer scale.
-        outer: element type of the outer scales, or None.
+        outer: element type of the outer scales, which divide floats; or None.
         blocks: consecutive blocks that share an outer scale.
     """
 
