@@ -61,7 +61,7 @@ def test_block_records_have_the_documented_layout(block, outer):
         parameters = random.integers(0, 256, (20, 64 // blocks)).astype(element.dtype)
         fields.append(tiles.pack_block_parameters(parameters, blocks))
         counts.append(blocks)
-    packed = layout.pack(integers, fields)
+    packed = layout.pack(integers, fields).whole()
     record_k = max(block, tiles.k_per_step)
     superblock_k = max(record_k, block * max(counts))
     steps = tiles.pack(integers).reshape((2, tiles.k // record_k, -1))

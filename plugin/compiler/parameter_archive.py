@@ -21,17 +21,19 @@ an embedding table that no kernel multiplies with, are copied.
 from __future__ import annotations
 
 import functools
+import mmap
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..core._mlir import Operation, in_context_of, ir
 from ..core.files import writing
+from ..core.mapped_files import mappings_of, release_pages
 from ..dialects.dense import CONSTANTS, array_of_dense
 from ..emit import variables
 from ..emit.operation import is_used
@@ -39,6 +41,7 @@ from ..emit.parameters import LOAD, ParameterStore, named_parameter, parameter_o
 from ..formats.irpa import Archive
 from ..formats.irpa_writer import ArchiveWriter, create_archive
 from ..layouts import InferenceTensor, find_tensor
+from ..numerics.array_pieces import ArrayPieces
 from ..numerics.element_types import Array
 from ..transforms.base import named
 from ..weights.sources import open_weights
@@ -67,9 +70,22 @@ def program_archive(
     Raises:
         InputError: a file cannot be read, or the archive cannot be written.
     """
-    sources = {scope: _source(file) for scope, file in weights.items()}
+    sources = {scope: _Source(file) for scope, file in weights.items()}
+
+    def write(name: str, array: ArrayPieces) -> None:
+        archive.add_pieces(name, replace(array, pieces=_releasing(array.pieces, sources.values())))
+
     with writing(path), create_archive(path) as archive:
-        yield ProgramArchive(archive, ParameterStore(sources, SCOPE, archive.add_tensor))
+        arrays = {scope: source.array for scope, source in sources.items()}
+        yield ProgramArchive(archive, ParameterStore(arrays, SCOPE, write))
+
+
+def _releasing(pieces: Iterable[Array], sources: Collection[_Source]) -> Iterator[Array]:
+    """Yield pieces, and release the pages of the sources that a piece was made of after it."""
+    for piece in pieces:
+        yield piece
+        for source in sources:
+            source.release_pages()
 
 
 @dataclass
@@ -90,26 +106,44 @@ class ProgramArchive:
                 mover.move(op)
 
 
-def _source(path: str | os.PathLike[str]) -> Callable[[str], Array]:
-    """Return a function of the bytes of the parameters that ``subquant import`` makes of weights.
+class _Source:
+    """Bytes of the parameters that ``subquant import`` makes of weights, which stay mapped.
 
     Tensors that are no parameters yet are packed one by one; those of a stack together.
     """
-    archive = Archive(path) if os.fspath(path).endswith(".irpa") else {}
-    tensors = functools.cache(lambda: _tensors(path))
-    arrays_of = functools.lru_cache(1)(lambda tensor: find_tensor(tensor, tensors()).arrays)
 
-    def load(name: str) -> Array:
-        if name in archive:
-            return _bytes_of(archive[name].array())
-        has_planes = ":" in name and name not in tensors()
-        return _bytes_of(arrays_of(name.rpartition(":")[0] if has_planes else name)[name])
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        self._archive = Archive(path) if os.fspath(path).endswith(".irpa") else {}
+        self._arrays_of = functools.lru_cache(1)(self._find_arrays)
 
-    return load
+    def array(self, name: str) -> Array:
+        """Return the bytes of a parameter; KeyError if there is none.
 
+        The pages of parameters before it are released.
+        """
+        self.release_pages()
+        if name in self._archive:
+            return _bytes_of(self._archive[name].array())
+        has_planes = ":" in name and name not in self._tensors
+        return _bytes_of(self._arrays_of(name.rpartition(":")[0] if has_planes else name)[name])
 
-def _tensors(path: str | os.PathLike[str]) -> dict[str, InferenceTensor]:
-    return open_weights(path, lists=False).theta.flatten()
+    def release_pages(self) -> None:
+        """Return the pages of its files that were read to the system."""
+        release_pages(self._mappings)
+
+    @functools.cached_property
+    def _tensors(self) -> dict[str, InferenceTensor]:
+        return open_weights(self._path, lists=False).theta.flatten()
+
+    @functools.cached_property
+    def _mappings(self) -> list[mmap.mmap]:
+        tensors = self._tensors.values() if not self._archive else ()
+        stored = [array for tensor in tensors for array in tensor.stored_arrays]
+        return mappings_of([*stored, *(entry.data for entry in self._archive.values())])
+
+    def _find_arrays(self, name: str) -> dict[str, Array]:
+        return find_tensor(name, self._tensors).arrays
 
 
 def _copy_parameters(

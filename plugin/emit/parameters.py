@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 
 from ..core._mlir import Operation, Value, ir
 from ..errors import InputError, quoted
+from ..numerics.array_pieces import ArrayPieces
 from ..numerics.element_types import Array, ElementType
 from .operation import all_producers
 
@@ -62,7 +63,7 @@ class ParameterStore:
 
     arrays: Mapping[str, Callable[[str], Array]]
     scope: str
-    write: Callable[[str, Array], object]
+    write: Callable[[str, ArrayPieces], object]
     written: dict[str, tuple[str, ir.Type]] = field(default_factory=dict)
 
     def has(self, parameter: Parameter) -> bool:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
-from collections.abc import Iterator
-from typing import IO, Any
+from collections.abc import Iterable, Iterator
+from typing import IO
 
 import numpy as np
 
 from ..core.files import open_atomically
+from ..core.mapped_files import mappings_of
 from ..core.strict_json import shown
 from ..errors import InputError
-from ..numerics.element_types import Array
+from ..numerics.array_pieces import ArrayPieces
+from ..numerics.element_types import Array, DType
 from . import irpa
 
 
@@ -45,7 +46,7 @@ class ArchiveWriter:
             InputError: the name is taken, or the element type is none that archives have.
         """
         array = np.asanyarray(array)
-        metadata = _metadata_of(name, array)
+        metadata = _metadata_of(name, array.dtype, array.shape)
         if isinstance(array, irpa.Splat) and not any(array.strides) and array.size:
             pattern = np.asarray(array).reshape(-1)[:1].tobytes()
             self._add(
@@ -55,15 +56,21 @@ class ArchiveWriter:
                 irpa.SPLAT.pack(array.nbytes, pattern, len(pattern)),
             )
             return
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        flat = _bytes_of(array)
         address_range = (flat.ctypes.data, array.nbytes)
         if address_range in self._mapped:
             offset, _ = self._mapped[address_range]
             self._add(irpa.DATA_TYPE, name, metadata, irpa.DATA.pack(offset, array.nbytes))
             return
-        if array.nbytes and _is_mapped(flat):
+        if array.nbytes and mappings_of([flat]):
             self._mapped[address_range] = (self._at - self._storage, flat)
-        self._add_data(name, metadata, flat.data, array.nbytes)
+        self._add_data(name, metadata, [flat.data], array.nbytes)
+
+    def add_pieces(self, name: str, array: ArrayPieces) -> None:
+        """Write an array, each piece as soon as it is made; errors as `add_tensor`."""
+        metadata = _metadata_of(name, array.dtype, array.shape)
+        pieces = (_bytes_of(piece).data for piece in array.pieces)
+        self._add_data(name, metadata, pieces, array.nbytes)
 
     def add_blob(self, name: str, data: bytes) -> None:
         """Write plain bytes.
@@ -71,7 +78,7 @@ class ArchiveWriter:
         Raises:
             InputError: the name is taken.
         """
-        self._add_data(name, b"", data, len(data))
+        self._add_data(name, b"", [data], len(data))
 
     def finish(self) -> None:
         """Write the tables and the header."""
@@ -89,9 +96,12 @@ class ArchiveWriter:
             irpa.HEADER.pack(irpa.MAGIC, 0, 0, irpa.HEADER.size, 0, 0, count, *segments)
         )
 
-    def _add_data(self, name: str, metadata: bytes, data: bytes | memoryview, length: int) -> None:
+    def _add_data(
+        self, name: str, metadata: bytes, pieces: Iterable[bytes | memoryview], length: int
+    ) -> None:
         self._add(irpa.DATA_TYPE, name, metadata, irpa.DATA.pack(self._at - self._storage, length))
-        self._file.write(data)
+        for piece in pieces:
+            self._file.write(piece)
         end = _aligned(self._at + length, irpa.DATA_ALIGNMENT)
         self._file.write(bytes(end - self._at - length))
         self._at = end
@@ -128,9 +138,12 @@ def create_archive(path: str | os.PathLike[str]) -> Iterator[ArchiveWriter]:
         writer.finish()
 
 
-def _metadata_of(name: str, array: Array) -> bytes:
+def _bytes_of(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _metadata_of(name: str, dtype: DType, shape: tuple[int, ...]) -> bytes:
     """Return an entry's metadata: JSON with dtype and shape."""
-    dtype = array.dtype
     if irpa.DTYPES.get(dtype.name) != dtype:
         raise InputError(
             f"tensor {shown(name)} has elements of {dtype}, which archives do not have; expected "
@@ -140,7 +153,7 @@ def _metadata_of(name: str, array: Array) -> bytes:
     described = {
         "type": "Tensor",
         "dtype": dtype.name,
-        "shape": list(array.shape),
+        "shape": list(shape),
         "dtype_desc": {
             "class_name": "dtype",
             "is_complex": dtype.kind == "c",
@@ -150,13 +163,6 @@ def _metadata_of(name: str, array: Array) -> bytes:
         },
     }
     return irpa.TENSOR_PREFIX + json.dumps(described).encode()
-
-
-def _is_mapped(array: Array) -> bool:
-    base: Any = array
-    while isinstance(base, np.ndarray | memoryview):
-        base = base.base if isinstance(base, np.ndarray) else base.obj
-    return isinstance(base, mmap.mmap)
 
 
 def _aligned(offset: int, alignment: int) -> int:

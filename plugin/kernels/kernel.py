@@ -39,6 +39,7 @@ from ..emit.operation import (
 )
 from ..emit.parameters import LOAD, ModuleGlobals, named_parameter
 from ..emit.vectors import memref_type, quotient, subspan_type, workgroup_id
+from ..numerics.array_pieces import ArrayPieces
 from ..numerics.element_types import AnyArray, ElementType
 
 _BINDING_ALIGNMENT_BYTES = 64
@@ -321,7 +322,7 @@ class KernelTable:
         sources: Sequence[Value],
         label: str,
         layout: object,
-        pack: Callable[[], AnyArray],
+        pack: Callable[[], AnyArray | ArrayPieces],
         element: ElementType,
     ) -> Value:
         """Return a prepacked operand: a constant, a parameter that is written, or a traced result.
@@ -335,19 +336,22 @@ class KernelTable:
             sources: tensors that it is computed from.
             label: legible summary of the layout, for the name of a parameter.
             layout: all else that it depends on, see `ModuleGlobals.packed_name`.
-            pack: returns the elements.
+            pack: returns the elements; those of a large tensor in pieces.
             element: their type.
         """
         parameters, name = self.module_globals.parameters, None
         if parameters and all(is_constant(source, self.module_globals) for source in sources):
             name = self.module_globals.packed_name(sources, label, layout)
         if parameters is None or name is None:
-            return materialize(pack(), element)
+            packed = pack()
+            array = packed.whole() if isinstance(packed, ArrayPieces) else packed
+            return materialize(array, element)
         if name not in parameters.written:
-            array = to_storage(pack(), element)
-            parameters.write(name, array)
+            packed = pack()
+            pieces = packed if isinstance(packed, ArrayPieces) else ArrayPieces.of(packed)
+            parameters.write(name, pieces.map(lambda piece: to_storage(piece, element)))
             symbol = self._unique_symbol("parameter")
-            type_ = tensor_type(array.shape, mlir_type(element))
+            type_ = tensor_type(pieces.shape, mlir_type(element))
             parameters.written[name] = symbol, type_
             with ir.InsertionPoint.at_block_begin(self._module.regions[0].blocks[0]):
                 create(

@@ -74,6 +74,29 @@ class BlockAffineLayout(BlockLayout):
         return cls(stored.shape, arrays, metadata)
 
     @classmethod
+    def of_words(
+        cls,
+        words: Array,
+        scales: Array,
+        zero_points: Array | None,
+        block_shape: Sequence[int],
+        storage: StorageType,
+    ) -> BlockAffineLayout:
+        """The layout of storage values of 2 or 4 bits in words of 32, which become its plane.
+
+        The words ``[N, W]`` have the first value in their lowest bits, and signed values plus half
+        their range. The other arguments are those of `of`.
+        """
+        plane = np.ascontiguousarray(words.astype("<u4", copy=False)).view(np.uint8)
+        metadata = {
+            "block_shape": [int(n) for n in block_shape],
+            "storage": str(storage),
+            "packed": True,
+        }
+        shape = (len(plane), plane.shape[1] * 8 // storage.width)
+        return cls(shape, {"d": scales, "qs": plane, "z": zero_points}, metadata)
+
+    @classmethod
     def of_quantized(
         cls, stored: npt.ArrayLike, parameters: QuantizationParameters
     ) -> BlockAffineLayout:

@@ -143,9 +143,9 @@ class GgmlTensor(QuantizedTensor):
         return BLOCK_TYPES[self.ggml_type]
 
     @property
-    def size_in_bytes(self) -> int:
-        """The bytes of its blocks."""
-        return int(self.raw.nbytes)
+    def stored_arrays(self) -> list[Array]:
+        """Its blocks."""
+        return [self.raw]
 
     def unpack(self) -> QuantizedLayout:
         """The layout, of planes that are made at each call."""

@@ -107,6 +107,11 @@ class StackedArrays(PrimitiveTensor):
         return PrimitiveTensor(self._outline, self.name)
 
     @property
+    def stored_arrays(self) -> list[Array]:
+        """The arrays, which are not copied."""
+        return [tensor.array for tensor in self._tensors]
+
+    @property
     def record(self) -> dict[str, Any]:
         """Type and name of a tensor of one array."""
         return self.outline().record
@@ -120,9 +125,9 @@ class StackedTensor(QuantizedTensor):
         self._tensors = tensors
 
     @property
-    def size_in_bytes(self) -> int:
-        """The bytes of all tensors."""
-        return sum(tensor.size_in_bytes for tensor in self._tensors)
+    def stored_arrays(self) -> list[Array]:
+        """The arrays of all tensors."""
+        return [array for tensor in self._tensors for array in tensor.stored_arrays]
 
     @property
     def activations(self) -> ActivationQuantization | None:

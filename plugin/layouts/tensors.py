@@ -73,9 +73,14 @@ class InferenceTensor(ABC):
         return renamed
 
     @property
+    def stored_arrays(self) -> list[Array]:
+        """The arrays that it is made of, as its file has them."""
+        return list(self.arrays.values())
+
+    @property
     def size_in_bytes(self) -> int:
-        """The bytes of all its arrays."""
-        return sum(array.nbytes for array in self.arrays.values())
+        """The bytes of its stored arrays."""
+        return sum(array.nbytes for array in self.stored_arrays)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {'x'.join(map(str, self.shape))})"

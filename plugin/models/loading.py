@@ -198,6 +198,7 @@ def load(
     archive = result.parameters
     assert archive is not None
     notify("load")
+    source.release_pages()  # the executable reads the archive in place of the file
     model._executable = Executable(result.executable, where, {SCOPE: archive.path})
     model._archive = archive
     return model

@@ -41,6 +41,7 @@ import numpy as np
 
 from ..compiler.lowering import bytecode_of
 from ..core._mlir import Value, ir
+from ..core.mapped_files import mappings_of, release_pages
 from ..dialects import create_context
 from ..emit import ArrayLike, linalg, scalar, variables
 from ..emit.functions import write_function
@@ -286,7 +287,9 @@ class _Parameters:
 def _planar(tensor: InferenceTensor) -> InferenceTensor:
     """The form that archives have of a tensor, with planes whose elements are not computed."""
     if isinstance(tensor, (StackedArrays, StackedTensor, PackedTensor)):
-        return tensor.outline()
+        outline = tensor.outline()
+        release_pages(mappings_of(tensor.stored_arrays))
+        return outline
     if isinstance(tensor, GgmlTensor):
         row = tensor.rows(0, 1).unpack()
         planes = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..core.mapped_files import mappings_of, release_pages
 from ..errors import InputError, Place
 from ..formats.tokenizer_files import PROPERTY, TokenizerFiles
 from ..layouts import InferenceTensor, QuantizedTensor, StackedArrays, StackedTensor
@@ -55,6 +56,11 @@ class ModelSource:
         if not any(isinstance(each, (StackedArrays, StackedTensor)) for each in tensors):
             return self.dataset
         return Dataset(self.properties, Theta(tensors))
+
+    def release_pages(self) -> None:
+        """Return the pages of the files that were read to the system; see `release_pages`."""
+        tensors = self.tensors.values()
+        release_pages(mappings_of(array for each in tensors for array in each.stored_arrays))
 
     def tokenizer(self) -> AnyTokenizer:
         """Make the tokenizer; errors as its class. Drops a vocabulary from `properties`."""

@@ -25,6 +25,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from ..core.mapped_files import mappings_of, release_pages
 from ..core.read_record import ReadRecord
 from ..core.strict_json import Json, JsonObject, is_deep, parse_object, shown
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
@@ -209,6 +210,7 @@ class Dataset:
                 for number, tensor in enumerate(tensors):
                     if tensor.name in records:
                         raise InputError(f"two tensors are named {shown(tensor.name)}")
+                    stored = tensor.stored_arrays
                     if isinstance(tensor, QuantizedTensor):
                         tensor = tensor.to_planar()
                     if on_tensor is not None:
@@ -216,6 +218,7 @@ class Dataset:
                     for name, array in tensor.arrays.items():
                         archive.add_tensor(name, array)
                     records[tensor.name] = tensor.record
+                    release_pages(mappings_of(stored))
                 archive.add_blob(_PROPERTIES, properties)
                 archive.add_blob(_TENSORS, _to_json(records, "the records of the tensors"))
         except OSError as error:

@@ -45,7 +45,7 @@ from .compressed_config import (
     compressed_configuration,
 )
 from .layers import Layer, Layers, PackedTensor, described, expect_zeros, order_of
-from .packed_words import unpack_stream
+from .packed_words import PLANE_WIDTHS, unpack_stream
 from .powers_of_two import EXPONENT_DTYPES, powers_of_two
 from .targets import priority
 
@@ -191,7 +191,7 @@ def _packed_integers(layer: Layer, settings: WeightSettings) -> _Read:
     if settings.is_symmetric:
         expect_zeros(layer, "weight_zero_point")
     else:
-        zero_points = _zero_points(layer, grid, bits, is_packed=True)
+        zero_points = np.ascontiguousarray(_zero_points(layer, grid, bits, is_packed=True))
     order = None
     indices = layer.get("weight_g_idx")
     if indices is not None and (indices == -1).all():  # the library's word for none
@@ -201,8 +201,11 @@ def _packed_integers(layer: Layer, settings: WeightSettings) -> _Read:
     if indices is not None:
         order = order_of(layer, "weight_g_idx", inputs, block[1], grid[1])
     half = np.uint8(1 << (bits - 1))
+    storage = StorageType(bits, settings.is_symmetric)
 
     def make_layout() -> QuantizedLayout:
+        if bits in PLANE_WIDTHS and order is None and inputs * bits % 32 == 0:
+            return BlockAffineLayout.of_words(packed, scales, zero_points, block, storage)
         values = unpack_stream(packed, bits)[:, :inputs]
         if order is not None:
             values = values[:, order]
@@ -210,16 +213,9 @@ def _packed_integers(layer: Layer, settings: WeightSettings) -> _Read:
             return _tensor_scaled(values - half, scales, None if zero_points is None
                                   else zero_points - half)  # fmt: skip
         if zero_points is None:
-            values, storage = (values - half).view(np.int8), StorageType(bits, True)
-        else:
-            storage = StorageType(bits, False)
+            values = (values - half).view(np.int8)
         return BlockAffineLayout.of(
-            np.ascontiguousarray(values),
-            scales,
-            None if zero_points is None else np.ascontiguousarray(zero_points),
-            block,
-            storage,
-            order,
+            np.ascontiguousarray(values), scales, zero_points, block, storage, order
         )
 
     packed_arrays = _arrays(

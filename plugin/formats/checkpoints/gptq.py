@@ -27,9 +27,9 @@ import numpy as np
 from ...layouts.affine import BlockAffineLayout
 from ...layouts.tensors import InferenceTensor
 from ...numerics.element_types import Array
-from .grouped import check_shapes, layout_of, packed_arrays
+from .grouped import check_shapes, layout_of, layout_of_words, packed_arrays
 from .layers import Layer, Layers, PackedTensor, order_of
-from .packed_words import unpack_stream
+from .packed_words import PLANE_WIDTHS, unpack_stream
 
 _ONES = {2: 0x55555555, 4: 0x11111111, 8: 0x01010101}
 """One in each of the integers of a word, by their bits."""
@@ -82,11 +82,14 @@ class GptqFormat:
         arrays = {"qweight": qweight, "qzeros": qzeros, "scales": scales}
 
         def make_layout() -> BlockAffineLayout:
-            storage = unpack_stream(np.ascontiguousarray(qweight.T), self.bits)
+            words = np.ascontiguousarray(qweight.T)
             zero_points = self._zero_points(qzeros).T
             own_scales = scales.T
             if blocks is not None:
                 own_scales, zero_points = own_scales[:, blocks], zero_points[:, blocks]
+            if self.bits in PLANE_WIDTHS and order is None:
+                return layout_of_words(words, own_scales, zero_points, size, self.bits)
+            storage = unpack_stream(words, self.bits)
             if order is not None:
                 storage = storage[:, order]
             return layout_of(storage, own_scales, zero_points, size, self.bits, order)

@@ -94,15 +94,32 @@ def layout_of(
         size: the inputs of a group.
         order: the input of each stored column; None for ascending ones.
     """
-    half, signed = 2 ** (bits - 1), False
-    planes: Array | None = np.ascontiguousarray(zero_points)
-    if (zero_points == half).all():
-        storage, planes, signed = (storage - np.uint8(half)).view(np.int8), None, True
+    asymmetric = _asymmetric(zero_points, bits)
+    if asymmetric is None:
+        storage = (storage - np.uint8(2 ** (bits - 1))).view(np.int8)
     return BlockAffineLayout.of(
         np.ascontiguousarray(storage),
         np.ascontiguousarray(scales),
-        planes,
+        asymmetric,
         [1, size],
-        StorageType(bits, signed),
+        StorageType(bits, asymmetric is None),
         order,
     )
+
+
+def layout_of_words(
+    words: Array, scales: Array, zero_points: Array, size: int, bits: int
+) -> BlockAffineLayout:
+    """Make the layout of integers of 2 or 4 bits in words [N, W]; otherwise as `layout_of`."""
+    asymmetric = _asymmetric(zero_points, bits)
+    storage = StorageType(bits, asymmetric is None)
+    return BlockAffineLayout.of_words(
+        words, np.ascontiguousarray(scales), asymmetric, [1, size], storage
+    )
+
+
+def _asymmetric(zero_points: Array, bits: int) -> Array | None:
+    """Return the zero points; None if each is half the range, so that storage is signed."""
+    if (zero_points == 2 ** (bits - 1)).all():
+        return None
+    return np.ascontiguousarray(zero_points)

@@ -59,9 +59,9 @@ class PackedTensor(QuantizedTensor):
         return self._activations
 
     @property
-    def size_in_bytes(self) -> int:
-        """The bytes of the packed arrays."""
-        return sum(array.nbytes for array in self.packed.values())
+    def stored_arrays(self) -> list[Array]:
+        """The packed arrays."""
+        return list(self.packed.values())
 
     def unpack(self) -> QuantizedLayout:
         """The layout, of planes that are made at each call."""

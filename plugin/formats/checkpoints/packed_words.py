@@ -8,6 +8,8 @@ from ...numerics.array_functions import unpack_bits
 from ...numerics.element_types import Array
 
 _WORD = 32
+PLANE_WIDTHS = (2, 4)
+"""Bits of integers whose words are the bytes of a plane (`subquant.numerics.packed_integers`)."""
 
 
 def unpack_stream(words: Array, bits: int) -> Array:

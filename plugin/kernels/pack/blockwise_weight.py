@@ -19,6 +19,7 @@ from ...dialects.subquant import DEQUANTIZE, operands_of
 from ...emit.constant_values import array_of, bytes_of, constant_elements, is_constant, to_storage
 from ...emit.operation import element_of, producer_named
 from ...emit.parameters import ModuleGlobals
+from ...numerics.array_pieces import ArrayPieces
 from ...numerics.element_types import BF16, F16, F32, I8, U8, AnyArray, Array, ElementType
 from ...numerics.packed_integers import unpack_planes
 from ...numerics.parameters import ExpressedType
@@ -157,7 +158,7 @@ class _Packer:
             packed = replace(integers, pack=lambda: all_tiles.pack(integers.pack()))
             return PackedOperands([self._operand(each) for each in (packed, *fields)], layout)
 
-        def records() -> AnyArray:
+        def records() -> ArrayPieces:
             unpacked = integers.pack()
             arrays = [to_storage(each.pack(), each.element) for each in fields]
             return replace(layout, tiles=all_tiles).pack(unpacked, arrays)
@@ -182,7 +183,7 @@ class _Packer:
             self.weight.tiles, scale, 0, None, is_planar=False, decoding=floats.floats
         )
 
-        def records() -> AnyArray:
+        def records() -> ArrayPieces:
             codes = self._matrix(floats.code_array(module_globals).reshape(shape))
             arrays = [to_storage(each.pack(), each.element) for each in fields]
             return replace(layout, tiles=self.all_tiles).pack(codes, arrays)

@@ -45,12 +45,13 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from ...numerics.array_pieces import ArrayPieces
 from ...numerics.element_types import F32, U8, AnyArray, Array, ElementType
 from ...numerics.packed_integers import PLANE_BITS
 from .float_codes import FloatCodes
 
-_TILES_PER_COPY = 64
-"""Tiles that are packed at a time; a copy of their integers takes memory meanwhile."""
+_TILES_PER_PIECE = 64
+"""Tiles that are packed at a time; copies of their integers take memory meanwhile."""
 _MAX_K_PER_STEP = 32
 """Integers of a block beyond this number are in further steps."""
 
@@ -403,24 +404,32 @@ class PackedWeight:
         fields = [blocks // each.blocks * self.field_bytes(each) for each in self.fields]
         return [tiles.steps * tiles.step_bytes, *fields]
 
-    def pack(self, integers: Array, fields: Sequence[Array]) -> Array:
-        """Pack a constant weight into records, uint8 ``count x tile_bytes``.
+    def pack(self, integers: Array, fields: Sequence[Array]) -> ArrayPieces:
+        """Pack a constant weight into records, uint8 ``count x tile_bytes``, in pieces of tiles.
 
         Integers are as for `Tiles.pack`. Fields are results of `Tiles.pack_block_parameters`, each
         with its element type.
         """
-        tiles, count = self.tiles, self.tiles.count
-        superblocks = self.records // self.records_per_superblock
+        tiles = self.tiles
+        pieces = (
+            self._pack_tiles(
+                integers[first * tiles.nr : (first + _TILES_PER_PIECE) * tiles.nr],
+                [field[first : first + _TILES_PER_PIECE] for field in fields],
+            )
+            for first in range(0, tiles.count, _TILES_PER_PIECE)
+        )
+        return ArrayPieces((tiles.count, self.tile_bytes), np.dtype(np.uint8), pieces)
+
+    def _pack_tiles(self, integers: Array, fields: Sequence[Array]) -> Array:
+        """Pack some tiles."""
+        tiles = replace(self.tiles, n=len(integers))
+        count, superblocks = tiles.count, self.records // self.records_per_superblock
         packed = np.empty((count, superblocks, self.superblock_bytes), np.uint8)
         record_shape = (count, superblocks, self.records_per_superblock)
         records = packed[:, :, self.superblock_header_bytes :]
         records = records.reshape((*record_shape, self.record_bytes))
         size = self.steps_per_record * tiles.step_bytes
-        for first in range(0, count, _TILES_PER_COPY):
-            columns = integers[first * tiles.nr : (first + _TILES_PER_COPY) * tiles.nr]
-            steps = replace(tiles, n=len(columns)).pack(columns)
-            steps = steps.reshape((-1, *record_shape[1:], size))
-            records[first : first + _TILES_PER_COPY, ..., :size] = steps
+        records[..., :size] = tiles.pack(integers).reshape((*record_shape, size))
         blocks = records[..., size:]
         blocks = blocks.reshape((*record_shape, self.blocks_per_record, self.block_field_bytes))
         for number, (field, array) in enumerate(zip(self.fields, fields, strict=True)):

@@ -5,6 +5,7 @@ Source: the crate ``tokenizers`` 0.23, ``TokenizerImpl::decode`` and ``DecodeStr
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -37,11 +38,11 @@ class PieceDecoder:
         ends: list[Array] = []
         for start in range(0, len(numbers), _CHUNK):
             chunk = [engine.id_to_token(number).encode() for number in numbers[start:][:_CHUNK]]
-            ends.append(len(pieces) + np.cumsum([len(piece) for piece in chunk], dtype=np.int64))
+            ends.append(len(pieces) + np.cumsum([len(piece) for piece in chunk], dtype=np.int32))
             pieces += b"".join(chunk)
         self._pieces = bytes(pieces)
-        self._ends = np.concatenate([np.zeros(1, np.int64), *ends])
-        self._numbers = np.array(numbers, np.int64)
+        self._ends = np.concatenate([np.zeros(1, np.int32), *ends])
+        self._numbers = numbers
 
     def decode(self, tokens: Iterable[int], *, special: bool) -> str:
         """Return the text of tokens, without those that have no piece.
@@ -56,7 +57,7 @@ class PieceDecoder:
         return text
 
     def _piece(self, token: int) -> str | None:
-        index = int(np.searchsorted(self._numbers, token))
+        index = bisect_left(self._numbers, token)
         if index == len(self._numbers) or self._numbers[index] != token:
             return None
         return self._pieces[self._ends[index] : self._ends[index + 1]].decode()
