@@ -29,6 +29,7 @@ from ..emit import scalar
 from ..emit.constant_values import is_constant, materialize, to_storage
 from ..emit.linalg import Extent, constant_index
 from ..emit.operation import (
+    attributes_of,
     constants_of,
     create,
     index_type,
@@ -367,7 +368,7 @@ class KernelTable:
         return value(LOAD, [], type_, {"global": ir.FlatSymbolRefAttr.get(symbol)})
 
     def merge_equal_calls(self) -> None:
-        """Merge calls of one kernel with the same operands.
+        """Merge calls of one kernel with the same operands, and equal matrices of joined axes.
 
         So activations that several GEMMs read are quantized once.
         """
@@ -375,15 +376,21 @@ class KernelTable:
         merged: list[KernelCall] = []
         for block in dict.fromkeys(operation.block for operation in calls):
             first_calls: dict[object, Operation] = {}
-            for operation in [each.operation for each in block.operations]:
-                if operation not in calls:
+            # The hash of an operation depends on its operands, which merging changes.
+            operations = [each.operation for each in block.operations]
+            for operation, call in [(each, calls.get(each)) for each in operations]:
+                if call is not None:
+                    kind = call.key
+                elif operation.name == "tensor.collapse_shape":
+                    attributes = tuple(attributes_of(operation).items())
+                    kind = operation.results[0].type, attributes
+                else:
                     continue
-                key = calls[operation].key, tuple(operation.operands)
-                first = first_calls.setdefault(key, operation)
+                first = first_calls.setdefault((kind, *operation.operands), operation)
                 if first is not operation:
                     for old, new in zip(operation.results, first.results, strict=True):
                         old.replace_all_uses_with(new)
-                    merged.append(calls[operation])
+                    merged += [] if call is None else [call]
                     operation.erase()
         self.erase_calls(merged)
 

@@ -80,7 +80,7 @@ class TensorScaledLayout(QuantizedLayout):
             metadata = {key: value for key, value in self.metadata.items() if key != "factor"}
             products = type(self)(self.shape, self.planes, metadata).dequant(self.compute_dtype())
             return (products * products.dtype.type(self.factor)).astype(dtype)
-        form = self._form()
+        form = self.integer_form()
         if form is not None:
             return form.dequantize(self.expressed()).astype(dtype)
         compute = self.compute_dtype()
@@ -89,7 +89,7 @@ class TensorScaledLayout(QuantizedLayout):
             values = values - self.planes["m"].astype(compute)
         return (values * self.planes["d"].astype(compute)).astype(dtype)
 
-    def _form(self) -> BlockForm | None:
+    def integer_form(self) -> BlockForm | None:
         """Integers less integers of their range, in blocks as long as the axes or of one element.
 
         None for floats, for offsets that may be out of range, and where there is no element.

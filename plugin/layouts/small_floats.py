@@ -65,12 +65,22 @@ class BlockScaledFloat8Layout(QuantizedLayout):
         assert isinstance(element, SmallFloat)
         return element
 
+    @property
+    def _block_sizes(self) -> list[int]:
+        """The block shape, at most the shape."""
+        return [min(b, n) for b, n in zip(self.metadata["block_shape"], self.shape, strict=True)]
+
+    @property
+    def has_whole_blocks(self) -> bool:
+        """True if no block at the end of an axis is shorter than the others."""
+        return not any(n % b for n, b in zip(self.shape, self._block_sizes, strict=True))
+
     def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values, of the layout's shape."""
         compute = self.compute_dtype()
         elements = self.element.compute(self.planes["qs"]).astype(compute)
         scales = self.planes["d"].astype(compute)
-        sizes = [min(b, n) for b, n in zip(self.metadata["block_shape"], self.shape, strict=True)]
+        sizes = self._block_sizes
         with np.errstate(all="ignore"):
             return (_times_blocks(elements, scales, sizes)).astype(dtype)
 

@@ -30,19 +30,25 @@ from ..errors import UnsupportedError
 from ..layouts import (
     BlockAffineLayout,
     BlockLayout,
+    BlockScaledFloat8Layout,
     InferenceTensor,
+    LookupBlockScaledLayout,
     PrimitiveTensor,
     QuantizedLayout,
     QuantizedTensor,
+    TensorScaledLayout,
 )
 from ..numerics.array_functions import is_known, over_time, scatter, take
 from ..numerics.element_types import AnyArray
+from ..numerics.parameters import ExpressedType
 from ..ops.activations import quantize_activations
 from ..ops.linear import chosen_linear, linear
 from .configuration import Experts
 
 _MAX_TILE_ROWS = 8
 """Rows of a tile at most: the rows of a register tile of the kernels."""
+_FLOATS_8 = ("f8E4M3FN", "f8E5M2")
+"""The 8-bit floats that kernels decode."""
 
 
 class Routes(NamedTuple):
@@ -162,19 +168,25 @@ class _Layers:
 
 
 def _has_kernel(weight: InferenceTensor, with_floats: bool) -> bool:
-    """True for a weight of 16-bit floats, or of integers in blocks."""
+    """True for a weight of integers of at most 8 bits, or of floats of at most 16."""
     if not isinstance(weight, QuantizedTensor):
         floats = ("bfloat16", "float16")
         is_float = isinstance(weight, PrimitiveTensor) and weight.array.dtype.name in floats
         return is_float and with_floats
     layout = weight.unpack()
+    if layout.expressed() is not ExpressedType.F32:
+        return False
+    if isinstance(layout, BlockScaledFloat8Layout):
+        return with_floats and layout.has_whole_blocks and layout.metadata["format"] in _FLOATS_8
+    if isinstance(layout, TensorScaledLayout):
+        form = layout.integer_form()
+        is_of_rows = form is not None and form.block_sizes[-1] == layout.shape[-1]
+        return is_of_rows and np.dtype(layout.planes["qs"].dtype).itemsize == 1
     if isinstance(layout, BlockAffineLayout):
         layout = layout.in_stored_order()
-    if not isinstance(layout, BlockLayout) or not layout.has_block_form:
+    if not isinstance(layout, BlockLayout) or layout.row_block is None:
         return False
-    if "divisor" in layout.planes:  # the compiler does not evaluate quotients of scales
-        return False
-    return layout.row_block is not None
+    return layout.has_block_form or (with_floats and isinstance(layout, LookupBlockScaledLayout))
 
 
 class _Groups(NamedTuple):

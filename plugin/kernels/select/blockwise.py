@@ -125,6 +125,8 @@ def match_layout(
     activations, storage, result = contraction.indices
     if contraction.expressed is ExpressedType.F64:
         return MatchFailure("it is computed in f64")
+    if contraction.storage_type.width > 8:
+        return MatchFailure("its integers have more than 8 bits")
     if any(len(terms) > 1 for terms in activations):
         return MatchFailure("it is a convolution")
     activation_loops, loops = ([loop for [(loop, _)] in axes] for axes in (activations, storage))
