@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 
 from checkpoints import FOLDERS, changed_copy
 from subquant.errors import InputError, SubquantError, UnsupportedError
+from subquant.models.configuration import expected_tensors
+from subquant.models.huggingface.architectures import TABLE
+from subquant.models.huggingface.tensor_names import name_in_checkpoint
 from subquant.models.source import ModelSource, open_model
 
 WRONG_KEYS: dict[str, tuple[dict[str, Any], type[SubquantError], str]] = {
@@ -114,6 +118,26 @@ WRONG_KEYS: dict[str, tuple[dict[str, Any], type[SubquantError], str]] = {
         InputError,
         "'layer_types' says sliding_attention of block 1, and the other keys of windows full_att",
     ),
+    "a part of each head, which the architecture does not have": (
+        {"partial_rotary_factor": 0.5},
+        InputError,
+        "'partial_rotary_factor' is 0.5, expected 1, as the architecture rotates all elements",
+    ),
+    "two original contexts": (
+        {"original_max_position_embeddings": 16},
+        InputError,
+        "'rope_parameters.original_max_position_embeddings' is 32, expected 16",
+    ),
+    "interleaved rotary embeddings": (
+        {"rope_interleaved": True},
+        UnsupportedError,
+        "has the key 'rope_interleaved' = True, which subquant does not use",
+    ),
+    "a bias that no tensor has": (
+        {"attention_bias": True},
+        InputError,
+        "the file has no tensor 'model.layers.0.self_attn.q_proj.bias'",
+    ),
     "a share of another type": (
         {"partial_rotary_factor": "x"},
         InputError,
@@ -151,6 +175,60 @@ def test_windows_that_contradict_each_other(
     folder = changed_copy(name, tmp_path, lambda values: values.update(change))
     with pytest.raises(InputError, match=f"'layer_types' {message}, and the other keys of"):
         open_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("phi3", {"attention_bias": True}, "'attention_bias' is True, expected false"),
+        ("qwen2", {"attention_bias": False}, "'attention_bias' is False, expected true"),
+        (
+            "gemma3",
+            {"rope_parameters": {"rope_theta": 5e4}},
+            r"'rope_parameters\.rope_theta' is 50000\.0, and nothing reads it",
+        ),
+    ],
+)
+def test_settings_that_an_architecture_does_not_have(
+    name: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = changed_copy(name, tmp_path, lambda values: values.update(change))
+    with pytest.raises(InputError, match=message):
+        open_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (
+            "llama",
+            {
+                "id2label": {"0": "LABEL_0"},
+                "is_llama_config": True,
+                "max_length": 20,
+                "rope_interleaved": False,
+                "temperature": 0.6,
+                "tokenizer_class": "LlamaTokenizer",
+                "transformers.js_config": {"dtype": "q4"},
+            },
+        ),
+        ("phi3", {"attention_bias": False}),
+        ("qwen2", {"attention_bias": True, "use_mrope": False}),
+    ],
+)
+def test_keys_that_change_no_logits(name: str, change: dict[str, Any], tmp_path: Path) -> None:
+    """Files of SmolLM 2, Phi 3 and Qwen 2 have such keys."""
+    folder = changed_copy(name, tmp_path, lambda values: values.update(change))
+    assert open_model(folder).configuration == open_model(FOLDERS / name).configuration
+
+
+@pytest.mark.parametrize("name", ["gemma3", "llama2", "mixtral", "phi3", "qwen3", "qwen3_moe"])
+def test_errors_have_the_names_of_the_checkpoint(name: str) -> None:
+    source = open_model(FOLDERS / name)
+    kind = TABLE[source.configuration.architecture]
+    for role in expected_tensors(source.configuration):
+        own = re.sub(r"\.\[0-\d\]\.", ".0.", source.tensors[role].name)
+        assert name_in_checkpoint(kind, role) == own
 
 
 def test_windows_of_blocks_without_rotation(tmp_path: Path) -> None:

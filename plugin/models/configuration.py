@@ -10,7 +10,7 @@ Sources: the keys of GGUF, as PyPI's ``gguf`` lists them; llama.cpp's ``src/mode
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -360,17 +360,22 @@ def _expert_shapes(configuration: Configuration) -> dict[str, tuple[int, ...]]:
     }
 
 
-def check_tensors(configuration: Configuration, tensors: Mapping[str, InferenceTensor]) -> None:
+def check_tensors(
+    configuration: Configuration,
+    tensors: Mapping[str, InferenceTensor],
+    name_in_file: Callable[[str], str] = str,
+) -> None:
     """Compare the tensors of a file with a model's; InputError for a missing one or other shape."""
     for name, shape in expected_tensors(configuration).items():
         if name not in tensors:
             raise InputError(
-                f"the file has no tensor '{name}', which a model of the architecture "
+                f"the file has no tensor '{name_in_file(name)}', which a model of the architecture "
                 f"'{configuration.architecture}' needs"
             )
         if tensors[name].shape != shape:
             raise InputError(
-                f"tensor '{name}' has the shape {list(tensors[name].shape)}, expected {list(shape)}"
+                f"tensor '{name_in_file(name)}' has the shape {list(tensors[name].shape)}, "
+                f"expected {list(shape)}"
             )
 
 

@@ -58,6 +58,7 @@ class CheckpointArchitecture:
         pattern: every such block attends to all tokens where there is a window; 0 if none does.
         is_tied: the default of ``tie_word_embeddings``.
         unrotated_interval: every such block has no rotary embeddings; 0 if all have.
+        rotates_partially: ``partial_rotary_factor`` counts; transformers ignores it elsewhere.
         experts: the defaults of the mixture of experts, if the architecture has one.
     """
 
@@ -78,6 +79,7 @@ class CheckpointArchitecture:
     pattern: int = 0
     is_tied: bool = False
     unrotated_interval: int = 0
+    rotates_partially: bool = False
     experts: ExpertDefaults | None = None
 
 
@@ -108,7 +110,7 @@ TABLE = {
         has_layer_types=True,
         is_tied=True,
     ),
-    "phi3": CheckpointArchitecture(fused=True, epsilon=1e-5),
+    "phi3": CheckpointArchitecture(fused=True, epsilon=1e-5, rotates_partially=True),
     "smollm3": CheckpointArchitecture(
         kv_heads=4,
         rope_base=2_000_000.0,
@@ -136,6 +138,8 @@ WINDOW_ROPE_BASE = 10_000.0
 _DROPOUT = "drops elements in training"
 _RUNNING = "says how another program runs the model"
 _LOSS = "belongs to the loss of training"
+_SAMPLING = "is a default of sampling, which options say here"
+_OTHER_TASKS = "is for other tasks than text"
 
 IRRELEVANT_KEYS = [
     Irrelevant("architectures", "names the Python class of 'model_type'"),
@@ -152,7 +156,8 @@ IRRELEVANT_KEYS = [
         Irrelevant(key, _RUNNING)
         for key in ("use_cache", "cache_implementation", "pretraining_tp", "return_dict",
                     "output_attentions", "output_hidden_states", "output_router_logits",
-                    "chunk_size_feed_forward")
+                    "chunk_size_feed_forward", "torchscript", "use_bfloat16", "tf_legacy_loss",
+                    "transformers.js_config")
     ),
     *(
         Irrelevant(key, _DROPOUT)
@@ -165,8 +170,30 @@ IRRELEVANT_KEYS = [
         Irrelevant(f"{name}_token_id", "is a token, which the tokenizer reads")
         for name in ("bos", "eos", "pad")
     ),
-    Irrelevant("is_encoder_decoder", "is what is computed", (False,)),
-    Irrelevant("problem_type", "is for other tasks than text", (None,)),
+    *(
+        Irrelevant(key, _SAMPLING)
+        for key in ("max_length", "min_length", "do_sample", "early_stopping", "num_beams",
+                    "num_beam_groups", "num_return_sequences", "temperature", "top_k", "top_p",
+                    "typical_p", "*_penalty", "*no_repeat_ngram_size", "bad_words_ids",
+                    "output_scores", "return_dict_in_generate", "remove_invalid_values",
+                    "forced_*_token_id", "suppress_tokens", "begin_suppress_tokens")
+    ),
+    *(
+        Irrelevant(key, _OTHER_TASKS)
+        for key in ("problem_type", "id2label", "label2id", "num_labels", "finetuning_task",
+                    "task_specific_params", "sep_token_id", "decoder_start_token_id", "prefix")
+    ),
+    Irrelevant("tokenizer_class", "names a Python class, and tokenizer.json is the tokenizer"),
+    Irrelevant("max_sequence_length", "is the length of texts in training"),
+    Irrelevant("is_llama_config", "names the conversion that wrote the file", (True,)),
+    Irrelevant("is_decoder", "is what is computed"),
+    *(
+        Irrelevant(key, "is what is computed", (False,))
+        for key in ("is_encoder_decoder", "rope_interleaved", "use_mrope", "add_cross_attention",
+                    "tie_encoder_decoder")
+    ),
+    Irrelevant("cross_attention_hidden_size", "is what is computed", (None,)),
+    Irrelevant("pruned_heads", "prunes nothing", (None, {})),
     Irrelevant("attn_logit_softcapping", "caps nothing", (None,)),
     Irrelevant("use_bidirectional_attention", "is what is computed", (None, False)),
     Irrelevant("quantization_config", "says how weights are packed, and the reader unpacks them"),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
-from ...core.read_record import ReadRecord
+from ...core.read_record import ReadRecord, TrackedItems
 from ...core.strict_json import Json, shown
 from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...layouts import InferenceTensor
@@ -27,6 +28,7 @@ from .architectures import (
 )
 from .rope_settings import read_rotation
 from .settings import Settings, optional_list
+from .tensor_names import name_in_checkpoint
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -63,12 +65,14 @@ def read_configuration(
                 f"the model is of the 'model_type' {shown(name)}, expected one of: "
                 f"{', '.join(TABLE)}"
             )
-        record = ReadRecord(None)
+        record, kind = ReadRecord(None), TABLE[name]
         settings = Settings(record.track("key", config, IRRELEVANT_KEYS))
-        tracked = record.track("tensor", tensors)
         settings.text("model_type")
-        configuration = _Reader(name, TABLE[name], settings).read(tracked)
-        check_tensors(configuration, tracked)
+        configuration = _Reader(name, kind, settings).read(tensors)
+        tracked = TrackedItems(tensors)
+        check_tensors(configuration, tracked, partial(name_in_checkpoint, kind))
+        unread = tensors.keys() - tracked.names_read
+        record.track("tensor", {tensors[each].name: tensors[each] for each in sorted(unread)})
         record.finish("use a model without, or a tool that knows it")
     except SubquantError as error:
         raise error.located(location) from None
@@ -96,7 +100,12 @@ class _Reader:
         windows = self._windowed_blocks(blocks)
         window = self._window() if any(windows) else 0
         rotation = read_rotation(
-            settings, _FULL if kind.pattern else None, kind.rope_base, size, context
+            settings,
+            _FULL if kind.pattern else None,
+            kind.rope_base,
+            size,
+            context,
+            rotates_partially=kind.rotates_partially,
         )
         window_rotation = rotation
         if kind.pattern:
@@ -152,8 +161,14 @@ class _Reader:
         return _ACTIVATIONS[name]
 
     def _biases(self) -> tuple[str, ...]:
-        biases, fused = self._kind.biases, self._kind.fused
-        if not biases and not fused and self._settings.flag("attention_bias"):
+        biases = self._kind.biases
+        has_biases = self._settings.flag("attention_bias", bool(biases))
+        if biases or self._kind.fused:
+            if has_biases != bool(biases):
+                raise self._settings.error(
+                    "attention_bias", f"{str(bool(biases)).lower()}, as the architecture has it"
+                )
+        elif has_biases:
             biases = (*QKV, "attn_output")
         if self._name in ("llama", "smollm3") and self._settings.flag("mlp_bias"):
             biases = (*biases, *FEED_FORWARD)

@@ -27,7 +27,13 @@ _KEYS = {
 
 
 def read_rotation(
-    settings: Settings, layer_type: str | None, base: float, size: int, context: int
+    settings: Settings,
+    layer_type: str | None,
+    base: float,
+    size: int,
+    context: int,
+    *,
+    rotates_partially: bool = False,
 ) -> Rotation:
     """Read the rotary embeddings of the layers of a type.
 
@@ -37,9 +43,10 @@ def read_rotation(
         base: the default of ``rope_theta``.
         size: the size of a head.
         context: the model's greatest number of tokens.
+        rotates_partially: the architecture may rotate a part of each head.
     """
     rope = settings.part("rope_parameters")
-    if rope is not None and layer_type is not None and _is_nested(rope):
+    if rope is not None and layer_type is not None and rope.values():
         rope.only("full_attention", "sliding_attention")
         rope = rope.part(layer_type)
     old = settings.part("rope_scaling")
@@ -54,7 +61,13 @@ def read_rotation(
             f"'rope_theta' is {old_base:g}, and 'rope_parameters.rope_theta' is {base:g}, which "
             "contradict each other; leave the wrong one out"
         )
-    rotary_size = int(size * _rotary_share(settings, rope))
+    share = _rotary_share(settings, rope)
+    if share != 1 and not rotates_partially:
+        raise InputError(
+            f"'partial_rotary_factor' is {share:g}, expected 1, as the architecture rotates all "
+            "elements of a head"
+        )
+    rotary_size = int(size * share)
     if rotary_size % 2 or not 0 < rotary_size <= size:
         raise InputError(
             f"{rotary_size} elements of heads of {size} are rotated, expected an even number of "
@@ -67,7 +80,10 @@ def read_rotation(
             f"of: {', '.join(_KEYS)}"
         )
     rope.only(*_COMMON, *_KEYS[kind])
-    original = settings.count("original_max_position_embeddings", context)
+    key = "original_max_position_embeddings"
+    original = settings.count(key, context)
+    if settings.get(key) is not None and rope.get(key) not in (None, original):
+        raise rope.error(key, f"{original}, as '{key}' of the model is; leave the wrong one out")
     return _scaled(rope, kind, base, rotary_size, original)
 
 
@@ -96,10 +112,6 @@ def _rotary_share(settings: Settings, rope: Settings) -> float:
     if result > 1:
         raise InputError(f"'{key}' is {result:g}, expected at most 1")
     return result
-
-
-def _is_nested(rope: Settings) -> bool:
-    return any(isinstance(value, dict) for value in rope.values().values())
 
 
 def _type_of(rope: Settings) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from ...core.strict_json import shown
 from ...errors import InputError, counted
 from ...layouts import InferenceTensor, PrimitiveTensor, stack, stack_name
+from .architectures import CheckpointArchitecture
 
 _LAYERS = {
     "self_attn.q_proj": "attn_q",
@@ -51,7 +52,7 @@ _EXPERT = re.compile(
     r"(model\.layers\.(0|[1-9][0-9]{0,5})\.(?:block_sparse_moe|mlp)\.experts\.)"
     rf"(0|[1-9][0-9]{{0,5}})(\.({'|'.join(_EXPERT_LAYERS)})\.weight)"
 )
-_FREQUENCIES = re.compile(r"model\.layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq")
+_FREQUENCIES = re.compile(r"model\.(?:layers\.[0-9]+\.self_attn\.)?rotary_emb\.inv_freq")
 """Frequencies of rotary embeddings, which old checkpoints repeat from the configuration."""
 
 
@@ -106,6 +107,23 @@ def by_role(
             )
         del by_name["output.weight"]
     return by_name
+
+
+def name_in_checkpoint(kind: CheckpointArchitecture, name: str) -> str:
+    """Return the name in checkpoints of a tensor of the forward pass; that of expert 0 for many."""
+    layers = _LAYERS_WITH_POST_NORMS if kind.has_post_norms else _LAYERS
+    role, _, part = name.rpartition(".")
+    _, number, layer = role.split(".") if role.startswith("blk.") else ("", "", role)
+    is_mixtral = kind.experts is not None and not kind.experts.has_dense_blocks
+    if layer in _EXPERT_LAYERS.values():
+        names = [each for each, known in _EXPERT_LAYERS.items() if known == layer]
+        block = "block_sparse_moe" if is_mixtral else "mlp"
+        own = f"{block}.experts.0.{names[0 if is_mixtral else -1]}"
+    else:
+        names = [each for each, known in (layers | _MODEL).items() if known == layer]
+        is_first = is_mixtral if layer == "ffn_gate_inp" else not kind.fused
+        own = names[0 if is_first else -1]
+    return f"model.layers.{number}.{own}.{part}" if number else f"{own}.{part}"
 
 
 def _are_equal(output: InferenceTensor, table: InferenceTensor | None) -> bool:
