@@ -28,19 +28,27 @@ class TokenizerFiles:
 
     Attributes:
         location: the folder or the archive.
-        texts: the texts; None where they are read from the folder.
+        contents: their bytes; None where they are read from the folder. Python's strings would
+            take four times the memory if a text has a character beyond U+FFFF.
     """
 
     location: Path
-    texts: Mapping[str, str] | None = None
+    contents: Mapping[str, bytes] | None = None
+
+    @classmethod
+    def of_texts(cls, location: Path, texts: Mapping[str, object]) -> TokenizerFiles:
+        """Return the files of an archive's property; InputError if one is no text."""
+        contents = {}
+        for name, text in texts.items():
+            if not isinstance(text, str):
+                raise InputError(f"'{PROPERTY}.{name}' is no text", Place(str(location)))
+            contents[name] = text.encode()
+        return cls(location, contents)
 
     def read(self, name: str) -> bytes | None:
         """Return a file's bytes; None if there is no such file, InputError if it cannot be read."""
-        if self.texts is not None:
-            text = self.texts.get(name)
-            if text is None or isinstance(text, str):
-                return text if text is None else text.encode()
-            raise InputError(f"'{PROPERTY}.{name}' is no text", self.location_of(name))
+        if self.contents is not None:
+            return self.contents.get(name)
         path = self.location / name
         if not path.exists():
             return None
@@ -69,7 +77,7 @@ class TokenizerFiles:
 
     def location_of(self, name: str) -> Place:
         """Return the location of a file for errors."""
-        return Place(str(self.location / name if self.texts is None else self.location))
+        return Place(str(self.location / name if self.contents is None else self.location))
 
     def all_texts(self) -> dict[str, str]:
         """Return the texts of all files that there are."""

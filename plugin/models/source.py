@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ class ModelSource:
         if is_checkpoint(self.properties):
             from .huggingface.tokenizer import CheckpointTokenizer
 
-            return CheckpointTokenizer(self._files(), config_of(self.properties))
+            return CheckpointTokenizer(self._files, config_of(self.properties))
         tokenizer = Tokenizer.from_properties(self.properties)
         for name in _VOCABULARY:  # to save memory
             self.properties.pop(f"tokenizer.ggml.{name}", None)
@@ -82,17 +83,18 @@ class ModelSource:
         assert isinstance(tokenizer, CheckpointTokenizer)  # `tokenizer` made it
         return tokenizer.chat_template()
 
+    @functools.cached_property
     def _files(self) -> TokenizerFiles:
-        """The files of a checkpoint that turn text into tokens."""
+        """The files of a checkpoint that turn text into tokens; drops them from `properties`."""
         if self.path.suffix != ".irpa":
             return TokenizerFiles(self.path if self.path.is_dir() else self.path.parent)
-        texts = self.properties.get(PROPERTY)
+        texts = self.properties.pop(PROPERTY, None)
         if not isinstance(texts, dict):
             raise InputError(
                 f"'{self.path}' has the tensors of a checkpoint and no tokenizer; give the folder "
                 "of the checkpoint as the model"
             )
-        return TokenizerFiles(self.path, texts)
+        return TokenizerFiles.of_texts(self.path, texts)
 
 
 def is_checkpoint(properties: Mapping[str, Any]) -> bool:
