@@ -254,6 +254,18 @@ def test_tied_models_with_another_output(tmp_path: Path) -> None:
         ("tokenizer_config.json", '{"bos_token": "<x>"}', "is '<x>', which is no token"),
         ("tokenizer_config.json", '{"add_bos_token": 3}', "'add_bos_token' is 3, expected true or"),
         ("generation_config.json", '{"eos_token_id": ["a"]}', "'eos_token_id' is"),
+        ("added_tokens.json", '{"<extra>": 320}', "adds the token '<extra>' as 320, and tokenizer"),
+        ("added_tokens.json", '{"<|end|>": 7}', "'<|end|>' as 7, and tokenizer.json has it as 1"),
+        (
+            "tokenizer_config.json",
+            '{"added_tokens_decoder": {"320": {"content": "<extra>"}}}',
+            "adds the token '<extra>' as 320, and tokenizer.json has no such token; write the",
+        ),
+        (
+            "tokenizer_config.json",
+            '{"extra_special_tokens": {"image_token": "<extra>"}}',
+            "adds the token '<extra>', and tokenizer.json has no such token",
+        ),
     ],
 )
 def test_wrong_tokenizers(file: str, text: str, message: str, tmp_path: Path) -> None:

@@ -224,6 +224,16 @@ def test_conversations_are_those_of_transformers(name: str) -> None:
             assert chat.encode(conversation["messages"], answer=answer) == prompt["tokens"]
 
 
+def test_names_of_special_tokens_in_templates(tmp_path: Path) -> None:
+    """Older folders have the names in ``special_tokens_map.json``."""
+    folder = changed_copy("gemma3", tmp_path, lambda v: v.pop("eos_token"), "tokenizer_config.json")
+    (folder / "special_tokens_map.json").write_text('{"eos_token": {"content": "<end_of_turn>"}}')
+    (folder / "chat_template.jinja").write_text("{{ bos_token, eos_token, unk_token, pad_token }}")
+    source = open_model(folder)
+    text = source.chat(source.tokenizer()).render([{"role": "user", "content": "A"}])
+    assert text == "('<bos>', '<end_of_turn>', '<unk>', '<pad>')"
+
+
 def test_end_tokens_are_those_of_generation_config(tmp_path: Path) -> None:
     assert open_model(FOLDERS / "llama").tokenizer().end_tokens == {1, 4}
     folder = changed_copy(

@@ -189,7 +189,11 @@ def test_configurations_in_files_of_their_own(tmp_path: Path) -> None:
     ("config", "error", "expected"),
     [
         (3, InputError, "'quantization_config' must be an object, got 3"),
-        ({"quant_method": "aqlm"}, UnsupportedError, "method is 'aqlm', expected one of: gptq"),
+        (
+            {"quant_method": "aqlm"},
+            UnsupportedError,
+            "'quant_method' is 'aqlm', which is not supported; expected one of: gptq",
+        ),
         ({"quant_method": 4}, InputError, "'quant_method' must be a string, got 4"),
         ({**GPTQ, "bits": 5}, UnsupportedError, "the weights have 5 bits, expected 2, 3, 4 or 8"),
         ({**GPTQ, "bits": "4"}, InputError, "'bits' of the quantization must be an integer, got"),

@@ -173,6 +173,18 @@ def test_folders_without_one_model_are_errors(tmp_path: Path) -> None:
     )
 
 
+def test_files_that_need_another_step_are_errors_that_name_it(tmp_path: Path) -> None:
+    for name, advice in (("model.gguf", "give the file"), ("pytorch_model.bin", "write safet")):
+        (tmp_path / name).touch()
+        refuse(tmp_path, InputError, f"holds '{name}', expected model.safetensors or .*; {advice}")
+        (tmp_path / name).unlink()
+    checkpoint(tmp_path, {"w": np.zeros(1)})
+    for name, problem in (("adapter_config", "an adapter"), ("hf_quant_config", "ModelOpt quant")):
+        (tmp_path / f"{name}.json").write_text("{}")
+        refuse(tmp_path, UnsupportedError, problem, f"{name}.json")
+        (tmp_path / f"{name}.json").unlink()
+
+
 @given(at=st.integers(0, 10**6), inserted=st.binary(max_size=4), removed=st.integers(0, 9))
 def test_a_damaged_index_or_configuration_is_an_error_or_read(
     tmp_path_factory: pytest.TempPathFactory, at: int, inserted: bytes, removed: int

@@ -41,6 +41,20 @@ _KEY = "quantization_config"
 _OLD_CONFIGURATIONS = ("quantize_config.json", "quant_config.json")
 _OTHER_KEYS = ("quantization",)
 """Keys by which MLX says that weights are quantized."""
+_OTHER_FILES = {
+    "adapter_config.json": "describes an adapter, which changes the weights; merge it into the "
+    "model with peft: model.merge_and_unload().save_pretrained(folder)",
+    "hf_quant_config.json": "says that ModelOpt quantized the weights, which is not supported",
+}
+"""Files of a folder that say that its weights alone are not the model."""
+_OTHER_WEIGHTS = {
+    ".bin": "write safetensors with transformers: "
+    "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)",
+    ".pt": "write safetensors of it",
+    ".pth": "write safetensors of it",
+    ".gguf": "give the file as the model",
+}
+"""Ways out of files of weights that are not read, by the ends of their names."""
 _OLD_KEY = "compression_config"
 """The key of `_KEY` in older files of compressed-tensors."""
 
@@ -72,6 +86,9 @@ def read_huggingface(
     is_folder = os.path.isdir(path)
     folder = path if is_folder else path.parent
     source = _weights_of(folder) if is_folder else path
+    for name, problem in _OTHER_FILES.items():
+        if is_folder and os.path.exists(folder / name):
+            raise UnsupportedError(problem, Place(str(folder / name)))
     configuration = folder / "config.json"
     config: JsonObject = {}
     if is_folder or os.path.exists(configuration):
@@ -146,7 +163,12 @@ def _weights_of(folder: Path) -> Path:
                 f"'{folder}' holds {len(matches)} files *{suffix}, the first {shown(matches[0])}; "
                 "give the one to read"
             )
-    raise InputError(f"'{folder}' holds no weights, expected model.safetensors or model{_INDEX}")
+    other = next((name for name in names if name.endswith(tuple(_OTHER_WEIGHTS))), "")
+    advice = f"; {_OTHER_WEIGHTS[os.path.splitext(other)[1]]}" if other else ""
+    raise InputError(
+        f"'{folder}' holds {shown(other) if other else 'no weights'}, expected model.safetensors "
+        f"or model{_INDEX}{advice}"
+    )
 
 
 def _packing(config: Mapping[str, Json], folder: Path) -> CheckpointFormat | None:
@@ -192,7 +214,8 @@ def _format(settings: JsonObject, file: str) -> CheckpointFormat:
         raise InputError(f"'quant_method' must be a string, got {shown(method)}", Place(file))
     if method.lower() not in _FORMATS:
         raise UnsupportedError(
-            f"the quantization method is {shown(method)}, expected one of: {', '.join(_FORMATS)}",
+            f"'quant_method' is {shown(method)}, which is not supported; expected one of: "
+            f"{', '.join(_FORMATS)}. Quantize the model with one of them, or save it dequantized",
             Place(file),
         )
     return _FORMATS[method.lower()](settings, file)

@@ -18,7 +18,8 @@ from ..errors import InputError, Place
 PROPERTY = "tokenizer_files"
 """The property with the texts of the files by name."""
 
-NAMES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+NAMES = ("tokenizer.json", "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json",
+         "chat_template.jinja", "generation_config.json")  # fmt: skip
 """The names of the files."""
 
 

@@ -54,8 +54,11 @@ class CheckpointTokenizer:
         """The size of the vocabulary."""
         # Files without a limit have 'model_max_length' of 1e30, with all its digits.
         self._settings: JsonObject = files.load(
+            "special_tokens_map.json", "the names of special tokens"
+        ) | files.load(
             "tokenizer_config.json", "the tokenizer's configuration", has_any_number=True
         )
+        self._check_added_tokens()
         self.start_token = self._token("bos_token", config.get("bos_token_id"))
         """The token that text starts with, if there is one; see `adds_start`."""
         with self._library_errors("the tokenizer fails"):
@@ -96,6 +99,33 @@ class CheckpointTokenizer:
         engine.no_truncation()
         self._library_tokenizer = engine
         return engine
+
+    def _check_added_tokens(self) -> None:
+        """Refuse tokens that other files add to those of ``tokenizer.json``."""
+        settings, further = "tokenizer_config.json", "added_tokens.json"
+        names: list[tuple[str, Json, Json]] = [
+            (further, *item) for item in self._files.load(further, "the added tokens").items()
+        ]
+        listed = self._settings.get("added_tokens_decoder")
+        if isinstance(listed, dict):
+            names += [(settings, _content(value), key) for key, value in listed.items()]
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            tokens = self._settings.get(key)
+            tokens = list(tokens.values()) if isinstance(tokens, dict) else tokens
+            if isinstance(tokens, list):
+                names += [(settings, _content(each), None) for each in tokens]
+        decoder = self._engine.get_added_tokens_decoder()
+        numbers = {token.content: str(number) for number, token in decoder.items()}
+        for file, name, number in names:
+            own = numbers.get(str(name))
+            if own is None or (number is not None and own != str(number)):
+                raise InputError(
+                    f"adds the token {shown(name)}{'' if number is None else f' as {number}'}, and "
+                    f"tokenizer.json has {'no such token' if own is None else f'it as {own}'}; "
+                    "write the tokenizer again with transformers: "
+                    "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
+                    self._files.location_of(file),
+                )
 
     @cached_property
     def _decoder(self) -> PieceDecoder:
@@ -162,7 +192,8 @@ class CheckpointTokenizer:
 
     def chat_template(self) -> CheckpointChat:
         """Return the chat template; UnsupportedError without one."""
-        return CheckpointChat(self._template(), self, self._name("eos_token"))
+        names = {key: self._name(key) or "" for key in ("eos_token", "pad_token", "unk_token")}
+        return CheckpointChat(self._template(), self, names)
 
     def _template(self) -> str:
         text = self._files.text("chat_template.jinja")
@@ -186,7 +217,7 @@ class CheckpointTokenizer:
     def _name(self, key: str) -> str | None:
         """The text of a token of ``tokenizer_config.json``; older files have objects."""
         value = self._settings.get(key)
-        content = value.get("content") if isinstance(value, dict) else value
+        content = _content(value)
         if content is None or isinstance(content, str):
             return content
         raise InputError(
@@ -223,13 +254,17 @@ class CheckpointTokenizer:
         return frozenset(tokens)
 
 
+def _content(token: Json) -> Json:
+    """Return the text of a token, which older files have as an object."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
 class CheckpointChat(ChatTemplate):
     """Chat template of a checkpoint: the template writes the start token, or there is none."""
 
-    def __init__(self, template: str, tokenizer: Any, end_name: str | None) -> None:
+    def __init__(self, template: str, tokenizer: Any, names: Mapping[str, str]) -> None:
         super().__init__({"tokenizer.chat_template": template}, tokenizer)
-        names = {"bos_token": tokenizer.name_of(tokenizer.start_token), "eos_token": end_name or ""}
-        self._names = names
+        self._names = {"bos_token": tokenizer.name_of(tokenizer.start_token), **names}
 
     def encode(self, messages: Any, *, answer: bool = True) -> list[int]:
         """Return the tokens of a conversation, as transformers' ``apply_chat_template``."""
