@@ -197,7 +197,7 @@ ONE, F8 = np.ones((1, 1), np.float32), np.zeros((4, 8), ml_dtypes.float8_e4m3fn)
         ),
         ({}, {"activation_scheme": "x"}, UnsupportedError, "'activation_scheme' is 'x', expected"),
         ({}, {"weight_block_size": [0, 1]}, InputError, r"'weight_block_size' is \[0, 1\], expec"),
-        ({}, {"zzz": 1}, UnsupportedError, "the quantization has the key 'zzz' = 1, which subq"),
+        ({}, {"zzz": 1}, UnsupportedError, "the configuration has the key 'zzz' = 1, which subq"),
         ({}, {"expert_dtype": "fp4"}, UnsupportedError, "has the key 'expert_dtype' = 'fp4', whi"),
     ],
 )

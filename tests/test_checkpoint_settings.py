@@ -65,8 +65,8 @@ WRONG_KEYS: dict[str, tuple[dict[str, Any], type[SubquantError], str]] = {
     ),
     "an unknown key of the rotary embeddings": (
         {"rope_parameters": {"rope_type": "default", "strength": 3}},
-        InputError,
-        "'rope_parameters.strength' is 3, and nothing reads it",
+        UnsupportedError,
+        "'rope_parameters' has the key 'strength' = 3, which subquant does not use",
     ),
     "a text for a number": (
         {"rms_norm_eps": "1e-5"},
@@ -105,8 +105,8 @@ WRONG_KEYS: dict[str, tuple[dict[str, Any], type[SubquantError], str]] = {
     ),
     "scalings of types of layers": (
         {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
-        InputError,
-        "'rope_parameters.full_attention' is {'rope_type': 'default'}, and nothing reads it",
+        UnsupportedError,
+        "'rope_parameters' has the key 'full_attention', which subquant does not use",
     ),
     "a window of an architecture without": (
         {"sliding_window": 12},
@@ -158,7 +158,8 @@ def test_wrong_configurations(case: str, tmp_path: Path) -> None:
     with pytest.raises(kind) as error:
         open_model(folder)
     assert message in str(error.value)
-    assert str(folder) in str(error.value)
+    file = folder if "tensor" in message or "shape" in message else folder / "config.json"
+    assert f"{file}: error: " in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_windows_that_contradict_each_other(
         (
             "gemma3",
             {"rope_parameters": {"rope_theta": 5e4}},
-            r"'rope_parameters\.rope_theta' is 50000\.0, and nothing reads it",
+            "'rope_parameters' has the key 'rope_theta' = 50000.0, which",
         ),
     ],
 )
@@ -193,7 +194,7 @@ def test_settings_that_an_architecture_does_not_have(
     name: str, change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     folder = changed_copy(name, tmp_path, lambda values: values.update(change))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(SubquantError, match=message):
         open_model(folder)
 
 
@@ -209,6 +210,8 @@ def test_settings_that_an_architecture_does_not_have(
                 "rope_interleaved": False,
                 "temperature": 0.6,
                 "tokenizer_class": "LlamaTokenizer",
+                "torchscript": None,
+                "unknown_setting": None,
                 "transformers.js_config": {"dtype": "q4"},
             },
         ),

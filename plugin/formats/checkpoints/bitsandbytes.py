@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...core.json_settings import Settings
 from ...core.read_record import Irrelevant
 from ...core.strict_json import Json, parse_object, shown
 from ...errors import Place, UnsupportedError
@@ -37,7 +38,6 @@ from ...layouts.scaled import TensorScaledLayout
 from ...layouts.tensors import InferenceTensor
 from ...numerics.element_types import Array
 from .layers import Layer, Layers, PackedTensor, described
-from .settings import Settings
 
 _STATE = "weight.quant_state.bitsandbytes__"
 _TYPES = ("nf4", "fp4")
@@ -85,17 +85,15 @@ class BitsAndBytesFormat:
             UnsupportedError: a value or a key is not supported.
         """
         settings = Settings(config, Place(file), irrelevant=_IRRELEVANT)
-        has_4_bits = settings.value(bool, "load_in_4bit", default=False)
-        has_8_bits = settings.value(bool, "load_in_8bit", default=False)
+        has_4_bits = settings.flag("load_in_4bit")
+        has_8_bits = settings.flag("load_in_8bit")
         level_type = settings.choice("bnb_4bit_quant_type", _TYPES, "fp4")
         threshold = settings.value(float, "llm_int8_threshold", default=6.0)
         if has_4_bits == has_8_bits:
-            raise settings.error(
-                f"'load_in_4bit' and 'load_in_8bit' are {str(has_4_bits).lower()}, expected one of "
-                "them to be true"
-            )
+            contrary = "false" if has_8_bits else "true"
+            raise settings.error("load_in_4bit", f"{contrary}, as 'load_in_8bit' is {has_8_bits}")
         if threshold < 0:
-            raise settings.error(f"'llm_int8_threshold' is {threshold}, expected at least 0")
+            raise settings.error("llm_int8_threshold", "at least 0")
         settings.finish()
         return cls(level_type if has_4_bits else None, 0.0 if has_4_bits else threshold)
 

@@ -12,11 +12,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...core.json_settings import Settings
 from ...core.read_record import Irrelevant
 from ...core.strict_json import Json, shown
 from ...errors import Place
 from ...layouts.activations import ActivationQuantization
-from .settings import Settings
 from .targets import Target
 
 FORMATS = (
@@ -36,9 +36,7 @@ _IRRELEVANT = (
     Irrelevant("version", "is that of the library"),
     Irrelevant("global_compression_ratio", "counts bytes"),
     Irrelevant("quantization_status", "says that it is done", ("compressed", "frozen")),
-    Irrelevant("kv_cache_scheme", "quantizes nothing", (None,)),
-    Irrelevant("moe_sparsity_config", "leaves out nothing", (None,)),
-    Irrelevant("transform_config", "transforms nothing", (None, {}, {"config_groups": {}})),
+    Irrelevant("transform_config", "transforms nothing", ({}, {"config_groups": {}})),
 )
 _IRRELEVANT_ARGUMENTS = (
     Irrelevant("observer", "says how scales were chosen"),
@@ -125,21 +123,19 @@ def compressed_configuration(config: Mapping[str, Json], file: str) -> Compresse
     _check_sparsity(settings)
     if settings.get("format") is not None:  # which counts for groups without one
         settings.choice("format", (*FORMATS, _MIXED, "dense"))
-    listed = settings.part("config_groups")
-    names = [] if listed is None else list(settings.value(dict, "config_groups"))
-    if listed is None or not names:
-        raise settings.error("the quantization has no 'config_groups' that say how layers are")
-    groups = []
-    for name in names:
-        group = listed.part(name)
-        if group is None:
-            raise settings.error(f"'config_groups.{shown(name)[1:-1]}' must be an object, got null")
-        groups.append(_group(name, group, settings))
-    ignored = tuple(
-        Target.of(text, "ignore", settings.location) for text in settings.texts("ignore")
-    )
+    names = list(settings.value(dict, "config_groups"))
+    if not names:
+        raise settings.error("config_groups", "groups that say how layers are quantized")
+    listed = settings.required_part("config_groups")
+    groups = [_group(name, listed.required_part(name), settings) for name in names]
+    ignored = _targets(settings, "ignore")
     settings.finish()
     return CompressedConfiguration(tuple(groups), ignored)
+
+
+def _targets(settings: Settings, key: str) -> tuple[Target, ...]:
+    texts = settings.elements(key, str) or ()
+    return tuple(Target.of(text, f"{settings.path}{key}", settings.location) for text in texts)
 
 
 def _check_sparsity(settings: Settings) -> None:
@@ -151,22 +147,16 @@ def _check_sparsity(settings: Settings) -> None:
 
 
 def _group(name: str, group: Settings, whole: Settings) -> Group:
-    location = group.location
-    targets = tuple(
-        Target.of(text, f"{group.path}targets", location) for text in group.texts("targets")
-    )
+    targets = _targets(group, "targets")
     if group.get("format") is not None:
         form = group.choice("format", FORMATS)
     else:
         form = whole.choice("format", (*FORMATS, _MIXED))
     if form == _MIXED:
-        raise group.error(f"'{group.path}format' is missing, and 'format' is '{_MIXED}'")
+        raise group.error("format", f"one of each group, as 'format' is '{_MIXED}'")
     if group.get("output_activations") is not None:
         raise group.unsupported("output_activations", "null: results of layers stay floats")
-    arguments = group.part("weights", _IRRELEVANT_ARGUMENTS)
-    if arguments is None:
-        raise group.error(f"'{group.path}weights' must be an object, got null")
-    weights = _weights(arguments, form)
+    weights = _weights(group.required_part("weights", _IRRELEVANT_ARGUMENTS), form)
     activations, has_global_scale = None, False
     arguments = group.part("input_activations", _IRRELEVANT_ARGUMENTS)
     if arguments is not None:
@@ -188,16 +178,10 @@ def _strategy(arguments: Settings, is_dynamic: bool) -> tuple[str, int | None]:
         strategy = "channel" if size == -1 else "group"
     if strategy not in ("group", "tensor_group"):
         if size not in (None, -1) and strategy in ("tensor", "channel", "block", "token"):
-            raise arguments.error(
-                f"'{arguments.path}group_size' is {size}, expected null or -1 for the strategy "
-                f"{shown(strategy)}"
-            )
+            raise arguments.error("group_size", f"null or -1 for the strategy {shown(strategy)}")
         return strategy, None
     if size is None or size < 1:
-        raise arguments.error(
-            f"'{arguments.path}group_size' is {shown(size)}, expected a positive integer for "
-            f"the strategy '{strategy}'"
-        )
+        raise arguments.error("group_size", f"a positive integer for the strategy '{strategy}'")
     return strategy, size
 
 
@@ -209,7 +193,7 @@ def _weights(arguments: Settings, form: str) -> WeightSettings:
         raise arguments.unsupported("strategy", f"one of: {', '.join(_STRATEGIES)}")
     if arguments.flag_or_text("dynamic") not in (None, False):
         raise arguments.unsupported("dynamic", "false: scales of weights are stored")
-    symmetric = arguments.value(bool, "symmetric", default=True)
+    symmetric = arguments.flag("symmetric", True)
     expected: dict[str, tuple[str, tuple[int, ...], tuple[str, ...]]] = {
         "pack-quantized": ("int", (2, 4, 8), ("tensor", "channel", "group")),
         "int-quantized": ("int", (4, 8), ("tensor", "channel", "group", "block")),
@@ -276,7 +260,7 @@ def _activations(arguments: Settings) -> tuple[ActivationQuantization, bool]:
     for key in ("actorder", "block_structure"):
         if arguments.get(key) not in (None, False):
             raise arguments.unsupported(key, "null for activations")
-    symmetric = arguments.value(bool, "symmetric", default=True)
+    symmetric = arguments.flag("symmetric", True)
     arguments.finish()
     return (
         ActivationQuantization(

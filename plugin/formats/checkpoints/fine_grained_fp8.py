@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...core.json_settings import Settings
 from ...core.read_record import Irrelevant
 from ...core.strict_json import Json
 from ...errors import Place
@@ -26,16 +27,14 @@ from ...layouts.small_floats import BlockScaledFloat8Layout
 from ...layouts.tensors import InferenceTensor
 from .layers import Layer, Layers, PackedTensor
 from .powers_of_two import EXPONENT_DTYPES, powers_of_two
-from .settings import Settings
 
 _IRRELEVANT = (
     Irrelevant("quant_method", "was read before"),
     Irrelevant("modules_to_not_convert", "names layers, and the tensors show which are packed"),
     Irrelevant("ignored_layers", "names layers, and the tensors show which are packed"),
-    Irrelevant("modules_to_convert", "names nothing else", (None,)),
     Irrelevant("dequantize", "says how another program runs the model"),
     Irrelevant("scale_fmt", "is the type of the scales, which their tensors have"),
-    Irrelevant("expert_dtype", "is the type of the experts' weights", (None, "fp8")),
+    Irrelevant("expert_dtype", "is the type of the experts' weights", ("fp8",)),
     Irrelevant("fmt", "is the type of the weights, which their tensors have", ("e4m3",)),
 )
 FLOAT8_FORMATS = {"float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2"}

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...core.json_settings import Settings
 from ...core.read_record import Irrelevant
 from ...core.strict_json import Json, shown
 from ...errors import InputError, Place, UnsupportedError
 from .awq import AwqFormat
 from .gptq import GptqFormat
 from .layers import CheckpointFormat
-from .settings import Settings
 
 _QUANTIZING = "says how the integers were chosen"
 _RUNNING = "says how another program runs the model"
@@ -60,9 +60,8 @@ _IRRELEVANT = (
     Irrelevant("scale_dtype", "is the type of the scales, which their tensors have"),
     Irrelevant("data_type", "is the type of the values", ("int",)),
     Irrelevant("act_bits", "says that activations are floats", (16, 32)),
-    Irrelevant("extra_config", "sets nothing apart from the rest", (None, {})),
-    Irrelevant("rotation", "rotates nothing", (None, "")),
-    Irrelevant("adapter", "adds nothing", (None,)),
+    Irrelevant("extra_config", "sets nothing apart from the rest", ({},)),
+    Irrelevant("rotation", "rotates nothing", ("",)),
 )  # fmt: skip
 
 
@@ -117,9 +116,9 @@ def _check_dynamic(settings: Settings) -> None:
 
 def _awq(settings: Settings, group_size: int | None) -> AwqFormat:
     _expect_packing(settings, ("version", "checkpoint_format", "format"), "gemm")
-    settings.value(bool, "sym", default=False)  # GPTQModel writes it beside 'zero_point'
-    settings.value(bool, "desc_act", default=False)  # and this, which AWQ has not
-    return AwqFormat(group_size, not settings.value(bool, "zero_point", default=True))
+    settings.flag("sym")  # GPTQModel writes it beside 'zero_point'
+    settings.flag("desc_act")  # and this, which AWQ has not
+    return AwqFormat(group_size, not settings.flag("zero_point", True))
 
 
 def _gptq(settings: Settings, bits: int, group_size: int | None) -> GptqFormat:
@@ -128,15 +127,15 @@ def _gptq(settings: Settings, bits: int, group_size: int | None) -> GptqFormat:
         bits,
         group_size,
         has_zero_points_less_one=packing == "gptq",
-        is_symmetric=settings.value(bool, "sym", default=False),
-        has_act_order=settings.value(bool, "desc_act", default=False),
+        is_symmetric=settings.flag("sym"),
+        has_act_order=settings.flag("desc_act"),
     )
 
 
 def _expect_packing(settings: Settings, keys: tuple[str, ...], *known: str) -> str:
     """Return the packing; refuse one that is not known for the kind of weights."""
     packing = settings.value(str, *keys, default=known[0]).lower()
-    if settings.value(bool, "is_marlin_format", default=False):
+    if settings.flag("is_marlin_format"):
         packing = "marlin"
     if packing not in known:
         kind = "AWQ" if known[0] == "gemm" else "GPTQ"

@@ -37,7 +37,7 @@ class Target:
     pattern: re.Pattern[str] | None = None
 
     @classmethod
-    def of(cls, text: str, key: str, location: Place) -> Target:
+    def of(cls, text: str, key: str, location: Place | None) -> Target:
         """Parse a target.
 
         Raises:

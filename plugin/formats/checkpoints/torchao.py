@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...core.json_settings import Settings
 from ...core.read_record import Irrelevant
 from ...core.strict_json import Json, parse_object, shown
 from ...errors import Place, UnsupportedError
@@ -34,7 +35,6 @@ from ...numerics.element_types import Array
 from ...numerics.parameters import StorageType
 from .fine_grained_fp8 import FLOAT8_FORMATS
 from .layers import Layer, Layers, PackedTensor
-from .settings import Settings
 
 _PREFIX = "_weight_"
 _QDATA = f"{_PREFIX}qdata"
@@ -45,7 +45,7 @@ _TARGET = re.compile(r"int([1-8])")
 _IRRELEVANT = (
     Irrelevant("quant_method", "was read before"),
     Irrelevant("quant_type", "says how tensors were made, which describe themselves"),
-    Irrelevant("quant_type_kwargs", "sets nothing", (None, {})),
+    Irrelevant("quant_type_kwargs", "sets nothing", ({},)),
     Irrelevant("modules_to_not_convert", "names layers, and the tensors show which are packed"),
     Irrelevant("include_input_output_embeddings", "names layers likewise"),
     Irrelevant("untie_embedding_weights", "says how tensors were made"),
@@ -58,8 +58,6 @@ _IRRELEVANT_ATTRIBUTES = (
 )
 _IRRELEVANT_ACTIVATIONS = (
     Irrelevant("reduce_range", "leaves the range as it is", (False,)),
-    Irrelevant("hp_value_lb", "bounds nothing", (None,)),
-    Irrelevant("hp_value_ub", "bounds nothing", (None,)),
     Irrelevant("mm_config", "says how another program runs the model"),
     Irrelevant("kernel_preference", "says how another program runs the model"),
 )
@@ -111,9 +109,7 @@ def _weight(layer: Layer, text: str | None) -> PackedTensor:
     whole = _description(f"{layer.name}.weight", text, layer.location)
     _check_parts(layer, whole)
     kind = whole.choice("_type", tuple(_READERS))
-    attributes = whole.part("_data", _IRRELEVANT_ATTRIBUTES)
-    if attributes is None:
-        raise whole.error(f"'{layer.name}.weight._data' must be an object, got null")
+    attributes = whole.required_part("_data", _IRRELEVANT_ATTRIBUTES)
     whole.finish()
     weight = _READERS[kind](layer, attributes)
     attributes.finish()
@@ -122,8 +118,9 @@ def _weight(layer: Layer, text: str | None) -> PackedTensor:
 
 def _check_parts(layer: Layer, whole: Settings) -> None:
     """Refuse a list of arrays that names others than the file has."""
-    whole.value(list, "_tensor_data_names")
-    listed = whole.texts("_tensor_data_names")
+    listed = whole.elements("_tensor_data_names", str)
+    if listed is None:
+        raise whole.error("_tensor_data_names", "a list")
     for part in dict.fromkeys((*listed, *_PARTS)):
         is_listed = part in listed
         if layer.has(f"{_PREFIX}{part}") != is_listed:
@@ -140,10 +137,7 @@ def _block(layer: Layer, attributes: Settings, shape: tuple[int, ...]) -> list[i
         return list(shape)
     is_list = isinstance(block, list) and len(block) == len(shape)
     if not is_list or not all(type(n) is int and n >= 1 for n in block):
-        raise attributes.error(
-            f"'{attributes.path}block_size' is {shown(block)}, expected {len(shape)} positive "
-            "integers"
-        )
+        raise attributes.error("block_size", f"{len(shape)} positive integers")
     if any(extent % size for extent, size in zip(shape, block, strict=True)):
         raise layer.error(f"has the shape {list(shape)}, expected a multiple of its block {block}")
     return list(block)
@@ -198,9 +192,7 @@ def _integers(layer: Layer, attributes: Settings) -> PackedTensor:
 
 
 def _bits(attributes: Settings) -> int:
-    part = attributes.part("target_dtype")
-    if part is None:
-        raise attributes.error(f"'{attributes.path}target_dtype' must be an object, got null")
+    part = attributes.required_part("target_dtype")
     part.choice("_type", ("torch.dtype",))
     match = _TARGET.fullmatch(part.value(str, "_data"))
     if match is None:
@@ -275,9 +267,7 @@ def _activations(layer: Layer, attributes: Settings) -> ActivationQuantization |
         return None
     kinds = {"QuantizeTensorToInt8Kwargs": "i8", "QuantizeTensorToFloat8Kwargs": "f8E4M3FN"}
     kind = kinds[whole.choice("_type", tuple(kinds))]
-    settings = whole.part("_data", _IRRELEVANT_ACTIVATIONS)
-    if settings is None:
-        raise whole.error(f"'{whole.path}_data' must be an object, got null")
+    settings = whole.required_part("_data", _IRRELEVANT_ACTIVATIONS)
     whole.finish()
     _check_dtype(settings, "float8_dtype", ("float8_e4m3fn",))
     granularity = settings.part("granularity")

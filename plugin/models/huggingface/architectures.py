@@ -192,10 +192,8 @@ IRRELEVANT_KEYS = [
         for key in ("is_encoder_decoder", "rope_interleaved", "use_mrope", "add_cross_attention",
                     "tie_encoder_decoder")
     ),
-    Irrelevant("cross_attention_hidden_size", "is what is computed", (None,)),
-    Irrelevant("pruned_heads", "prunes nothing", (None, {})),
-    Irrelevant("attn_logit_softcapping", "caps nothing", (None,)),
-    Irrelevant("use_bidirectional_attention", "is what is computed", (None, False)),
+    Irrelevant("pruned_heads", "prunes nothing", ({},)),
+    Irrelevant("use_bidirectional_attention", "is what is computed", (False,)),
     Irrelevant("quantization_config", "says how weights are packed, and the reader unpacks them"),
 ]  # fmt: skip
 """Keys of ``config.json`` that cannot change logits."""

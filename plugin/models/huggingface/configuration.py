@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 
-from ...core.read_record import ReadRecord, TrackedItems
+from ...core.json_settings import Settings
 from ...core.strict_json import Json, shown
 from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...layouts import InferenceTensor
 from ..architectures import Activation
-from ..configuration import Configuration, Experts, check_tensors, unrotated_blocks
+from ..configuration import Configuration, Experts, unrotated_blocks
 from ..rotary_embedding import Rotation
 from .architectures import (
     FEED_FORWARD,
@@ -27,8 +26,6 @@ from .architectures import (
     CheckpointArchitecture,
 )
 from .rope_settings import read_rotation
-from .settings import Settings, optional_list
-from .tensor_names import name_in_checkpoint
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -65,15 +62,10 @@ def read_configuration(
                 f"the model is of the 'model_type' {shown(name)}, expected one of: "
                 f"{', '.join(TABLE)}"
             )
-        record, kind = ReadRecord(None), TABLE[name]
-        settings = Settings(record.track("key", config, IRRELEVANT_KEYS))
-        settings.text("model_type")
-        configuration = _Reader(name, kind, settings).read(tensors)
-        tracked = TrackedItems(tensors)
-        check_tensors(configuration, tracked, partial(name_in_checkpoint, kind))
-        unread = tensors.keys() - tracked.names_read
-        record.track("tensor", {tensors[each].name: tensors[each] for each in sorted(unread)})
-        record.finish("use a model without, or a tool that knows it")
+        settings = Settings(config, irrelevant=IRRELEVANT_KEYS)
+        settings.value(str, "model_type")
+        configuration = _Reader(name, TABLE[name], settings).read(tensors)
+        settings.finish()
     except SubquantError as error:
         raise error.located(location) from None
     return configuration
@@ -150,7 +142,7 @@ class _Reader:
     def _activation(self) -> Activation:
         key = "hidden_activation" if self._kind.pattern else "hidden_act"
         default = "gelu_pytorch_tanh" if self._kind.pattern else "silu"
-        name = self._settings.text(key, default)
+        name = self._settings.value(str, key, default=default)
         if name not in _ACTIVATIONS:
             raise UnsupportedError(
                 f"'{key}' is {shown(name)}, which is not supported; expected one of: "
@@ -186,7 +178,7 @@ class _Reader:
         first = 0
         if kind.needs_window_flag:
             has_window = settings.flag("use_sliding_window") and has_window
-            first = settings.index("max_window_layers", _FIRST_WINDOWED_BLOCK)
+            first = settings.count("max_window_layers", _FIRST_WINDOWED_BLOCK, least=0)
             if kind.experts or kind.unrotated_interval:  # transformers does not read it
                 first = 0
         pattern = self._pattern()
@@ -199,7 +191,7 @@ class _Reader:
             windows = tuple(block in unrotated for block in range(blocks))
         else:
             windows = tuple(block >= first for block in range(blocks))
-        types = optional_list(settings, "layer_types", blocks, str)
+        types = settings.elements("layer_types", str, blocks)
         if types is None:
             return windows
         unknown = [each for each in types if each not in (_FULL, _WINDOW)]
@@ -248,7 +240,7 @@ class _Reader:
         if not interval:
             return frozenset()
         interval = self._settings.count("no_rope_layer_interval", interval)
-        flags = optional_list(self._settings, "no_rope_layers", blocks, int)
+        flags = self._settings.elements("no_rope_layers", int, blocks)
         if flags is None:
             return unrotated_blocks(blocks, interval)
         if not set(flags) <= {0, 1}:
@@ -275,11 +267,7 @@ class _Reader:
         if not defaults.has_dense_blocks:
             return Experts(count, chosen, hidden, frozenset(range(blocks)))
         interval = settings.count("decoder_sparse_step", 1)
-        dense = settings.get("mlp_only_layers")
-        if dense is not None and (
-            not isinstance(dense, list) or any(type(each) is not int for each in dense)
-        ):
-            raise settings.error("mlp_only_layers", "a list of the numbers of blocks")
+        dense = settings.elements("mlp_only_layers", int)
         with_experts = {block for block in range(blocks) if (block + 1) % interval == 0}
         return Experts(
             count,

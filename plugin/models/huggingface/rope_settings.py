@@ -9,21 +9,13 @@ Source: transformers 5.24, ``modeling_rope_utils.py``.
 
 from __future__ import annotations
 
+from ...core.json_settings import Settings
 from ...core.strict_json import shown
 from ...errors import InputError, UnsupportedError
 from ..rotary_embedding import Llama3Scaling, Rotation, Yarn
-from .settings import Settings
 
-_COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
-_KEYS = {
-    "default": (),
-    "linear": ("factor",),
-    "yarn": ("factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
-             "beta_slow", "truncate"),
-    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor",
-               "high_freq_factor"),
-}  # fmt: skip
-"""The keys of each type of scaling."""
+_TYPES = ("default", "linear", "yarn", "llama3")
+"""The types of scaling."""
 
 
 def read_rotation(
@@ -47,8 +39,9 @@ def read_rotation(
     """
     rope = settings.part("rope_parameters")
     if rope is not None and layer_type is not None and rope.values():
-        rope.only("full_attention", "sliding_attention")
-        rope = rope.part(layer_type)
+        by_type = {key: rope.part(key) for key in ("full_attention", "sliding_attention")}
+        rope.finish()
+        rope = by_type[layer_type]
     old = settings.part("rope_scaling")
     old_base = settings.number("rope_theta") if settings.get("rope_theta") is not None else None
     if rope is None:
@@ -74,17 +67,18 @@ def read_rotation(
             "them; see 'partial_rotary_factor'"
         )
     kind = _type_of(rope)
-    if kind not in _KEYS:
+    if kind not in _TYPES:
         raise UnsupportedError(
             f"rotary embeddings are scaled by {shown(kind)}, which is not supported; expected one "
-            f"of: {', '.join(_KEYS)}"
+            f"of: {', '.join(_TYPES)}"
         )
-    rope.only(*_COMMON, *_KEYS[kind])
     key = "original_max_position_embeddings"
     original = settings.count(key, context)
-    if settings.get(key) is not None and rope.get(key) not in (None, original):
+    if settings.get(key) is not None and rope.values().get(key, original) != original:
         raise rope.error(key, f"{original}, as '{key}' of the model is; leave the wrong one out")
-    return _scaled(rope, kind, base, rotary_size, original)
+    rotation = _scaled(rope, kind, base, rotary_size, original)
+    rope.finish()
+    return rotation
 
 
 def _check_same(rope: Settings, old: Settings) -> None:
@@ -118,7 +112,7 @@ def _type_of(rope: Settings) -> str:
     new, old = (rope.get(key) for key in ("rope_type", "type"))
     if new is not None and old is not None and new != old:
         raise rope.error("type", f"{shown(new)}, as 'rope_type' is")
-    return rope.text("rope_type" if new is not None else "type", "default")
+    return rope.value(str, "rope_type" if new is not None else "type", default="default")
 
 
 def _scaled(rope: Settings, kind: str, base: float, size: int, original: int) -> Rotation:

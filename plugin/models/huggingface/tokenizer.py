@@ -20,15 +20,15 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
+from ...core.json_settings import Settings
 from ...core.requirements import require
 from ...core.strict_json import Json, JsonObject, shown
-from ...errors import InputError, SubquantError, UnsupportedError
+from ...errors import InputError, UnsupportedError
 from ...formats.tokenizer_files import TokenizerFiles
 from ..chat import ChatTemplate
 from ..memory import in_own_arena, return_free_memory
 from ..tokenizer import check_text
 from .decoding import CheckpointTextStream, PieceDecoder
-from .settings import Settings
 
 _DEFAULT_TEMPLATE = "default"
 """The name of the template of a list that conversations take."""
@@ -63,12 +63,9 @@ class CheckpointTokenizer:
         """The token that text starts with, if there is one; see `adds_start`."""
         with self._library_errors("the tokenizer fails"):
             first = self._engine.encode("", add_special_tokens=True).ids
-        try:
-            adds_start = Settings(self._settings).flag(
-                "add_bos_token", self.start_token is not None and first[:1] == [self.start_token]
-            )
-        except SubquantError as error:
-            raise error.located(files.location_of("tokenizer_config.json")) from None
+        adds_start = Settings(self._settings, files.location_of("tokenizer_config.json")).flag(
+            "add_bos_token", self.start_token is not None and first[:1] == [self.start_token]
+        )
         self.adds_start = adds_start and self.start_token is not None
         """True if `encode` puts the start token in front."""
         self.end_tokens = self._end_tokens(config)
