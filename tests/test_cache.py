@@ -336,6 +336,18 @@ def test_invalid_sizes(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         compile_to_bytes(PROGRAM, cache=tmp_path)
 
 
+@pytest.mark.parametrize("value", ["0", "off", "False"])
+def test_a_cache_that_is_off(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SUBQUANT_CACHE", value)
+    assert compile_to_bytes(PROGRAM)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match=f"SUBQUANT_CACHE is '{value}', which means no cache"):
+        default_cache()
+    monkeypatch.setenv("SUBQUANT_CACHE", f"./{value}")
+    assert default_cache() == Path(value)
+
+
 def test_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUBQUANT_CACHE", "/a/b")
     assert default_cache() == Path("/a/b")

@@ -35,10 +35,31 @@ _SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*(?:([kKMGTP])(i?))?B?\s*")
 _UNITS = " KMGTP"
 
 
+_OFF = ("0", "off", "no", "false", "none")
+"""Values of ``SUBQUANT_CACHE`` that mean no cache."""
+
+
+def cache_of_environment() -> str:
+    """Return the folder in ``SUBQUANT_CACHE``; nothing if it is not set, or says off."""
+    named = os.environ.get("SUBQUANT_CACHE", "")
+    return "" if named.lower() in _OFF else named
+
+
 def default_cache() -> Path:
-    """Return ``SUBQUANT_CACHE``, or the default folder; EnvironmentProblem without a home."""
-    if named := os.environ.get("SUBQUANT_CACHE"):
+    """Return ``SUBQUANT_CACHE``, or the default folder.
+
+    Raises:
+        UsageError: the variable says off.
+        EnvironmentProblem: there is no home.
+    """
+    if named := cache_of_environment():
         return Path(named)
+    if off := os.environ.get("SUBQUANT_CACHE"):
+        raise UsageError(
+            f"the variable SUBQUANT_CACHE is '{off}', which means no cache, and this needs one: "
+            "language models are read from it; name a folder (./0 for one of that name), or unset "
+            "the variable"
+        )
     base = os.environ.get("XDG_CACHE_HOME")
     if not base:
         home = os.path.expanduser("~")

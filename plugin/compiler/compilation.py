@@ -17,7 +17,7 @@ from ..core.files import writing
 from ..errors import InputError, Remark, SubquantError, UsageError
 from ..isolation.limits import Limits
 from . import mlir_client
-from .cache import Cache, CompileResult, description
+from .cache import Cache, CompileResult, cache_of_environment, description
 from .compile_options import CompileOptions, Emit
 from .iree_driver import compile_worker_program, recorded_features, run_iree, uses_session
 from .keys import Key, key_of_bytecode, key_of_source
@@ -50,7 +50,7 @@ def compile_to_bytes(
         options: options of the compilation.
         emit: ``vmfb`` for an executable; ``mlir`` or ``mlirbc`` to stop before IREE.
         cache: the folder of the cache (`subquant.compiler.cache`); by default that of the
-            environment variable ``SUBQUANT_CACHE``, if it is set; "" for no cache.
+            environment variable ``SUBQUANT_CACHE``, if it is set and not off; "" for no cache.
         reproducer: the file for the module if MLIR crashes or IREE fails (default:
             ``subquant.reproducer.mlir`` in the current folder).
         progress: called with a line about each step.
@@ -84,7 +84,7 @@ def compile_to_bytes(
         input_of(source), options or CompileOptions(), emit, reproducer,
         progress or (lambda step: None), check, on_remark, parameters, weights, limits,
     )  # fmt: skip
-    folder = os.environ.get("SUBQUANT_CACHE") if cache is None else cache
+    folder = cache_of_environment() if cache is None else cache
     if emit != "vmfb":
         return work.lower().data
     if not folder:
