@@ -47,6 +47,12 @@ def test_tensors_are_those_of_the_library(name: str) -> None:
     assert any(isinstance(each, PackedTensor) for each in tensors.values()) == (name in PACKED)
 
 
+def test_descriptions_of_packed_tensors_are_no_properties() -> None:
+    """Checkpoints of torchao describe each tensor in the ``__metadata__``."""
+    properties, _ = read_huggingface(FOLDERS / "torchao_int8")
+    assert "metadata" not in properties
+
+
 @pytest.mark.parametrize("name", PACKED)
 def test_archives_have_the_same_tensors(name: str, tmp_path: Path) -> None:
     folder, archive = FOLDERS / name, tmp_path / "weights.irpa"

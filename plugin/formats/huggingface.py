@@ -7,7 +7,7 @@ A checkpoint is a folder with ``config.json`` and ``model.safetensors``, or shar
 An index is checked both ways: each tensor it names is in the file it names, and the files have no
 others, so none is lost and none is there twice. Its ``total_size`` is not checked: writers disagree
 on its definition. A shard without its index is refused. The ``__metadata__`` of the files goes to
-the property ``metadata``, if it says more than the framework that wrote them.
+the property ``metadata``, without the framework that wrote them and descriptions of packed tensors.
 
 Where the configuration has a ``quantization_config`` (or the file ``quantize_config.json`` of
 AutoGPTQ, or ``quant_config.json`` of AutoAWQ, is there), packed weights become quantized tensors
@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ..core.read_record import Irrelevant, ReadRecord
+from ..core.read_record import Irrelevant, ReadRecord, TrackedItems
 from ..core.strict_json import Json, JsonObject, load_json, shown
 from ..errors import InputError, Place, UnsupportedError
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
@@ -106,23 +106,30 @@ def read_huggingface(
         files = [read_safetensors(source)]
         arrays = files[0].tensors
     packing = _packing(config, folder)
+    metadata = TrackedItems({k: value for file in files for k, value in file.metadata.items()})
     if packing is None:
         tensors: dict[str, InferenceTensor] = {
             name: PrimitiveTensor(array, name) for name, array in arrays.items()
         }
     else:
-        metadata = {key: value for file in files for key, value in file.metadata.items()}
         tensors = packing.read(Layers(arrays, metadata, Place(str(source))))
-    return split_properties(config) | metadata_of(files), tensors
+    return split_properties(config) | metadata_of(files, metadata.names_read), tensors
 
 
-def metadata_of(files: Iterable[SafetensorsFile]) -> JsonObject:
+def metadata_of(files: Iterable[SafetensorsFile], names_read: Collection[str] = ()) -> JsonObject:
     """Return the property ``metadata``, by the names of files; none if there is nothing to tell.
 
     ``format`` names the framework that wrote a file, which changes no tensor.
+
+    Args:
+        names_read: keys that describe packed tensors, which listings of tensors show.
     """
     by_file = {
-        os.path.basename(file.path): {k: v for k, v in file.metadata.items() if k != "format"}
+        os.path.basename(file.path): {
+            key: value
+            for key, value in file.metadata.items()
+            if key != "format" and key not in names_read
+        }
         for file in files
     }
     by_file = {name: metadata for name, metadata in by_file.items() if metadata}

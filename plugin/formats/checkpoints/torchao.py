@@ -81,6 +81,7 @@ class TorchAoFormat:
         for name in layers.metadata:
             if name.endswith((".weight", ".bias")) and name not in packed:
                 _check_plain(name, layers)
+        layers.metadata.get("tensor_names")  # of the model, which the tensors have
         return layers.finish("torchao")
 
 
