@@ -245,6 +245,7 @@ def compile_pipeline(
     }
     instructions = _instructions(options)
     steps: list[Step] = [
+        ("legalize-torch", {}),
         ("verify-quantization", {}),
         ("convert-tosa-to-storage", {}),
         ("lower-tosa-variables", {}),

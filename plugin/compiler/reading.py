@@ -63,6 +63,10 @@ def parse_bytes(
     is_tflite = not is_onnx and kind_of(data) == "tflite"
     if options.input_values and not (is_onnx or is_tflite):
         raise UsageError("--input-value is for .tflite and .onnx models", Place(file))
+    if file.lower().endswith(".pt2") or kind_of(data) == "pt2":
+        from ..importers.torch.exported_file import write_module as write_exported
+
+        return write_exported(data, context, file)
     # A protobuf is not always told by its first bytes.
     if is_onnx:
         from ..importers import onnx

@@ -21,6 +21,7 @@ from torch_mlir import ir, passmanager, rewrite  # noqa: E402  (versions are che
 from torch_mlir._mlir_libs import _mlir as _bindings  # noqa: E402
 from torch_mlir._mlir_libs import _mlirDialectsLinalg as _linalg  # noqa: E402
 from torch_mlir._mlir_libs import _stablehlo as stablehlo  # noqa: E402
+from torch_mlir._mlir_libs import _torchMlir as _torch_mlir  # noqa: E402
 from torch_mlir.dialects import ext, quant  # noqa: E402
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "in_context_of",
     "indexing_maps",
     "ir",
+    "load_torch_dialects",
     "operation_names",
     "passmanager",
     "place_of",
@@ -47,6 +49,18 @@ Operation: TypeAlias = ir.Operation
 
 Value: TypeAlias = ir.Value
 """The result of an operation or an argument of a block."""
+
+
+def load_torch_dialects(context: ir.Context) -> None:
+    """Load the dialects ``torch`` and ``torch_c`` (conversions between its tensors and MLIR's).
+
+    No function registers ``torch_c``, which a pass loads that depends on it.
+    """
+    _torch_mlir.register_dialect(context)
+    empty = ir.Module.create(ir.Location.unknown(context))
+    manager = "builtin.module(torch-func-backend-type-conversion)"
+    passmanager.PassManager.parse(manager, context).run(empty.operation)
+
 
 _passes_registered = False
 

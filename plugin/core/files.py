@@ -34,8 +34,9 @@ def kind_of(data: bytes) -> str | None:
     """Return the kind of a file of ours or a neighbor's by its first bytes; None for others.
 
     Returns:
-        ``executable``, ``module`` (bytecode), ``weights``, ``array`` (NumPy's), ``tflite`` or
-        ``onnx``: a protobuf that begins with a version of ONNX's format, which no text does.
+        ``executable``, ``module`` (bytecode), ``weights``, ``array`` (NumPy's), ``tflite``,
+        ``pt2`` (of ``torch.export.save``: a ZIP archive whose first file has a weight) or ``onnx``:
+        a protobuf that begins with a version of ONNX's format, which no text does.
     """
     if data[4:8] == b"TFL3":
         return "tflite"
@@ -43,6 +44,8 @@ def kind_of(data: bytes) -> str | None:
         return "onnx"
     if data[4:8] == b"IREE" or (data[:2] == b"PK" and b"module.fb" in data[:64]):
         return "executable"
+    if data[:2] == b"PK" and b"/data/weights/" in data[:512]:
+        return "pt2"
     return _KINDS.get(data[:4])
 
 

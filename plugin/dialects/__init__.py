@@ -20,6 +20,7 @@ def create_context() -> ir.Context:
     context.emit_error_diagnostics = False
     with context:
         _mlir.stablehlo.register_dialect(context)
+        _mlir.load_torch_dialects(context)
         context.load_all_available_dialects()
         subquant.load()
     return context

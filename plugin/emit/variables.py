@@ -16,7 +16,7 @@ Variables that start with equal values are kept apart by the pass ``separate-var
 
 from __future__ import annotations
 
-from ..core._mlir import Value, ir
+from ..core._mlir import Operation, Value, ir
 from .operation import create, value
 
 
@@ -36,6 +36,7 @@ def load(name: str, type_: ir.Type) -> Value:
     return value("util.global.load", [], type_, {"global": ir.FlatSymbolRefAttr.get(name)})
 
 
-def store(name: str, stored: Value) -> None:
-    """Give a variable a value."""
-    create("util.global.store", [stored], attributes={"global": ir.FlatSymbolRefAttr.get(name)})
+def store(name: str, stored: Value) -> Operation:
+    """Give a variable a value; return the operation."""
+    attributes = {"global": ir.FlatSymbolRefAttr.get(name)}
+    return create("util.global.store", [stored], attributes=attributes)

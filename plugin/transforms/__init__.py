@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["PASSES", "load_pass"]
 
 PASSES: dict[str, str] = {
+    "legalize-torch": "lower the torch dialect to StableHLO",
     "verify-quantization": "check quantized types and subquant operations against the RFC's rules",
     "convert-tosa-to-storage": "give TOSA's quantized and unsigned values signless storage",
     "lower-tosa-variables": "lower variables of TOSA to globals that IREE keeps between calls",
@@ -55,7 +56,7 @@ PASSES: dict[str, str] = {
 }
 """One-line description of each pass, by name, in the order of a compilation."""
 
-_FOLDERS = ("contraction", "iree_workarounds", "quantization", "raising", "tosa")
+_FOLDERS = ("contraction", "iree_workarounds", "quantization", "raising", "torch", "tosa")
 
 
 def load_pass(name: str) -> type[ModulePass]:

@@ -1,0 +1,1 @@
+"""Import of PyTorch programs that ``torch.export`` traced; it needs ``torch``."""

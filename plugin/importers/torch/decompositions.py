@@ -1,0 +1,152 @@
+"""Decompositions of the operators that torch-mlir 20261001 does not lower, into ATen operators.
+
+Each repeats the eager computation of PyTorch, operation for operation, so that results have the
+same bits. Source: `torch/ao/quantization/fx/_decomposed.py` of PyTorch 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+Table = dict[Any, Callable[..., Any]]
+
+
+def _per_axis(parameter: Tensor, rank: int, axis: int) -> Tensor:
+    """Reshape one parameter for each channel, so that it broadcasts along `axis`."""
+    return parameter.reshape([-1 if each == axis % rank else 1 for each in range(rank)])
+
+
+def _quantize(
+    values: Tensor, scale: Any, zero_point: Any, low: int, high: int, dtype: torch.dtype
+) -> Tensor:
+    """Quantize: ``clamp(round(values * (1 / scale)) + zero_point, low, high)``.
+
+    Shapes: parameters broadcast to `values`. Ties round to even.
+    """
+    if values.dtype in (torch.float16, torch.bfloat16):
+        values = values.to(torch.float32)
+    return torch.clamp(torch.round(values * (1.0 / scale)) + zero_point, low, high).to(dtype)
+
+
+def _dequantize(
+    values: Tensor,
+    scale: Any,
+    zero_point: Any,
+    low: int,
+    high: int,
+    dtype: torch.dtype,
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Dequantize: ``(values - zero_point) * scale``, in `out_dtype`, or f32."""
+    result: Tensor = (values.to(out_dtype or torch.float32) - zero_point) * scale
+    return result
+
+
+def _scalar(parameter: Tensor) -> Tensor:
+    """Reshape a parameter of one element to rank 0, which promotes types as a number does."""
+    return parameter.reshape(())
+
+
+def _quantize_by_tensors(
+    values: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, dtype: torch.dtype
+) -> Tensor:
+    return _quantize(values, _scalar(scale), _scalar(zero_point), low, high, dtype)
+
+
+def _dequantize_by_tensors(
+    values: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    low: int,
+    high: int,
+    dtype: torch.dtype,
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    parameters = _scalar(scale), _scalar(zero_point)
+    return _dequantize(values, *parameters, low, high, dtype, out_dtype=out_dtype)
+
+
+def _quantize_per_channel(
+    values: Tensor,
+    scales: Tensor,
+    zero_points: Tensor,
+    axis: int,
+    low: int,
+    high: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    rank = values.dim()
+    zero_points = _per_axis(zero_points, rank, axis)
+    return _quantize(values, _per_axis(scales, rank, axis), zero_points, low, high, dtype)
+
+
+def _dequantize_per_channel(
+    values: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None,
+    axis: int,
+    low: int,
+    high: int,
+    dtype: torch.dtype,
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    rank = values.dim()
+    offset = 0 if zero_points is None else _per_axis(zero_points, rank, axis)
+    centered = values.to(out_dtype or torch.float32) - offset
+    return centered * _per_axis(scales, rank, axis)
+
+
+def _choose_qparams(
+    values: Tensor, low: int, high: int, epsilon: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Compute an affine scale and zero point from the range of `values`, extended to contain 0.
+
+    Returns:
+        The scale (f64) and the zero point (i64), of shape [1].
+    """
+    least, largest = torch.aminmax(values)
+    least, largest = torch.clamp(least, max=0.0), torch.clamp(largest, min=0.0)
+    scale = torch.clamp((largest - least) / float(high - low), min=epsilon)
+    zero_point = torch.clamp(low - torch.round(least / scale).to(torch.int32), low, high)
+    return scale.to(torch.float64).reshape(1), zero_point.to(torch.int64).reshape(1)
+
+
+def _integer_matmul(left: Tensor, right: Tensor) -> Any:
+    """Multiply u8 by i8 as i8 by i8: ``(left - 128) @ right + 128 * sum(right)``, exactly.
+
+    torchao writes u8 activations on x86 CPUs, and shifts the accumulators back. Operands of type i8
+    need no decomposition.
+    """
+    if left.dtype != torch.uint8:
+        return NotImplemented
+    shifted = (left.to(torch.int32) - 128).to(torch.int8)
+    correction = 128 * torch.sum(right, dim=0, keepdim=True, dtype=torch.int32)
+    return torch.ops.aten._int_mm.default(shifted, right) + correction
+
+
+def decomposition_table() -> Table:
+    """Return the table for `torch.export.ExportedProgram.run_decompositions`.
+
+    It has PyTorch's core decompositions, those that torch-mlir asks for, and the ones of this file.
+    """
+    import torch.ao.quantization.fx._decomposed  # registers the operators
+    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+
+    quantized = torch.ops.quantized_decomposed
+    return dict(get_decomposition_table()) | {
+        quantized.quantize_per_tensor.default: _quantize,
+        quantized.quantize_per_tensor.tensor: _quantize_by_tensors,
+        quantized.dequantize_per_tensor.default: _dequantize,
+        quantized.dequantize_per_tensor.tensor: _dequantize_by_tensors,
+        quantized.quantize_per_channel.default: _quantize_per_channel,
+        quantized.dequantize_per_channel.default: _dequantize_per_channel,
+        quantized.choose_qparams.tensor: _choose_qparams,
+        torch.ops.aten._int_mm.default: _integer_matmul,
+    }

@@ -1,0 +1,183 @@
+"""Import of an exported program as a module of the ``torch`` dialect, with one function.
+
+torch-mlir's importer of FX graphs translates the operators; the pass ``legalize-torch`` lowers
+them to StableHLO. Parameters and constants are constants of the module. A buffer that the program
+updates becomes a variable that the executable keeps between calls::
+
+    util.global private mutable @"state.count" = dense<0.0> : tensor<f32>
+    func.func @main(%x: !torch.vtensor<[4],f32>) -> !torch.vtensor<[4],f32> {
+      %0 = util.global.load @"state.count" : tensor<f32>
+      ...
+      util.global.store %1, @"state.count" : tensor<f32>
+
+Arguments and results have the names of the Python function's arguments, and of the paths in the
+results (``logits``, ``cache.0.key``).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+from torch_mlir.dialects import torch as _torch_dialect  # noqa: F401  registers its operations
+from torch_mlir.extras.fx_importer import (
+    TORCH_DTYPE_TO_MLIR_TYPE,
+    FxImporter,
+    FxImporterHooks,
+    GraphNodeImporter,
+    InputInfo,
+)
+
+from ...core._mlir import Value, ir
+from ...emit import variables
+from ...emit.operation import value
+from ...errors import UnsupportedError
+from ...numerics.element_types import Array
+from ...transforms.base import NAMES_ATTRIBUTES
+from .decompositions import decomposition_table
+
+_NUMPY_VIEWS = {
+    torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
+"""Types that NumPy lacks, with a type of the same width for their bytes."""
+
+
+def import_program(program: ExportedProgram, module: ir.Module, name: str = "main") -> ir.Operation:
+    """Append an exported program to `module` as a public function of the ``torch`` dialect.
+
+    Args:
+        program: the program, of any dialect of ATen; it is decomposed here, and not changed.
+        module: a module of a context of `subquant.dialects.create_context`.
+        name: the name of the function, and the prefix of its variables.
+
+    Raises:
+        UnsupportedError: an operator or a type that torch-mlir cannot import.
+    """
+    with warnings.catch_warnings():  # PyTorch copies trees of its own that it calls deprecated
+        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+        program = program.run_decompositions(decomposition_table())
+    hooks = _Hooks(module, name)
+    importer = FxImporter(module=module, hooks=hooks)
+    with module.context, ir.Location.unknown():
+        try:
+            function = importer.import_program(program, func_name=name)
+        except (NotImplementedError, TypeError, AssertionError, KeyError) as error:
+            raise UnsupportedError(f"torch-mlir cannot import the program: {error}") from None
+        operation = function.operation
+        hooks.move_stores(operation)
+        names = _argument_names(program), _result_names(program)
+        for attribute, listed in zip(NAMES_ATTRIBUTES, names, strict=True):
+            texts = [ir.StringAttr.get(each) for each in listed]
+            operation.attributes[attribute] = ir.ArrayAttr.get(texts)
+    return operation
+
+
+def _argument_names(program: ExportedProgram) -> list[str]:
+    specs = program.graph_signature.input_specs
+    kind = torch.export.graph_signature.InputKind.USER_INPUT
+    constant = torch.export.graph_signature.ConstantArgument
+    return [
+        each.arg.name for each in specs if each.kind == kind and not isinstance(each.arg, constant)
+    ]
+
+
+def _result_names(program: ExportedProgram) -> list[str]:
+    """Return the path of each result in the value that the Python function returns."""
+    spec = program.call_spec.out_spec
+    tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+    return [".".join(_text_of(key) for key in path) or "result" for path in paths]
+
+
+def _text_of(key: Any) -> str:
+    for field in ("key", "idx", "name"):
+        if hasattr(key, field):
+            return str(getattr(key, field))
+    return str(key)
+
+
+def _array_of(tensor: torch.Tensor) -> Array:
+    """Return the elements of a tensor; of a type that NumPy lacks, their bits."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype in _NUMPY_VIEWS:
+        tensor = tensor.contiguous().view(_NUMPY_VIEWS[tensor.dtype])
+    return np.ascontiguousarray(tensor.numpy())
+
+
+def _elements_of(tensor: torch.Tensor) -> ir.DenseElementsAttr:
+    """Return the elements of a tensor as an attribute."""
+    shape = list(tensor.shape)
+    type_ = ir.RankedTensorType.get(shape, TORCH_DTYPE_TO_MLIR_TYPE[tensor.dtype]())
+    array = _array_of(tensor)
+    if tensor.dtype == torch.bool:
+        array = np.packbits(array, axis=None, bitorder="little")
+    elif (array.reshape(-1)[:1] == array).all():
+        array = array.reshape(-1)[:1]  # a buffer of one element is a splat
+    return ir.DenseElementsAttr.get(array.reshape(-1).view(np.uint8), type=type_)
+
+
+class _Hooks(FxImporterHooks):  # type: ignore[misc]
+    """Writes the tensors of a program: constants, and variables for updated buffers."""
+
+    def __init__(self, module: ir.Module, function: str) -> None:
+        self._module = module
+        self._function = function
+        self._elements: dict[int, tuple[torch.Tensor, ir.Attribute]] = {}
+        self._stores: list[ir.Operation] = []
+
+    def resolve_literal(
+        self, gni: GraphNodeImporter, literal: Any, info: InputInfo | None
+    ) -> Value | None:
+        """Write a tensor as a constant; None for other literals, which torch-mlir writes."""
+        if not isinstance(literal, torch.Tensor):
+            return None
+        type_ = gni._cc.tensor_to_vtensor_type(literal)
+        attributes = {"value": self._attribute(literal)}
+        return value("torch.vtensor.literal", [], type_, attributes)
+
+    def resolve_input(self, gni: GraphNodeImporter, tensor: Any, info: InputInfo) -> Value | None:
+        """Write a parameter or buffer: a constant, or the value of a variable if it is updated."""
+        if info.store_producer_node is None:
+            return self.resolve_literal(gni, tensor, info)
+        name, elements = self._variable(info), self._attribute(tensor)
+        with ir.InsertionPoint.at_block_begin(self._module.body):
+            variables.define(name, elements)
+        with ir.InsertionPoint.at_block_begin(gni._b):
+            loaded = variables.load(name, elements.type)
+            return value("torch_c.from_builtin_tensor", [loaded], info.ir_type)
+
+    def store_produced_value(
+        self, gni: GraphNodeImporter, py_value: Any, produced_ir_value: Value, info: InputInfo
+    ) -> None:
+        """Write a store of a variable, which `move_stores` moves to the end."""
+        type_ = self._attribute(py_value).type
+        stored = value("torch_c.to_builtin_tensor", [produced_ir_value], type_)
+        self._stores.append(variables.store(self._variable(info), stored))
+
+    def move_stores(self, function: ir.Operation) -> None:
+        """Move the stores behind all loads: a buffer may be read after its new value is known."""
+        end = list(function.regions[0].blocks[0].operations)[-1]
+        for store in self._stores:
+            store.move_before(end)
+
+    def _variable(self, info: InputInfo) -> str:
+        return f"{self._function}.{info.input_spec.target}"
+
+    def _attribute(self, tensor: torch.Tensor) -> ir.Attribute:
+        """Return the elements of a tensor, one attribute for all its uses."""
+        if id(tensor) not in self._elements:
+            self._elements[id(tensor)] = tensor, _elements_of(tensor)
+        return self._elements[id(tensor)][1]
+
+
+def import_programs(programs: Sequence[tuple[str, ExportedProgram]], module: ir.Module) -> None:
+    """Append several programs, each a function of its name."""
+    for name, program in programs:
+        import_program(program, module, name)

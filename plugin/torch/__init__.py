@@ -1,0 +1,18 @@
+"""Compile PyTorch modules, quantized ones included, with the results of eager PyTorch.
+
+>>> import torch, subquant.torch
+>>> module = torch.nn.Linear(64, 32).eval()                          # doctest: +SKIP
+>>> compiled = subquant.torch.compile(module, (torch.ones(4, 64),))  # doctest: +SKIP
+>>> compiled(torch.ones(4, 64))                                      # doctest: +SKIP
+
+It needs PyTorch: ``pip install subquant[torch]``.
+"""
+
+from __future__ import annotations
+
+from .compiled_module import CompiledModule
+from .compiled_module import compile_module as compile
+from .exported_module import ExportedModule
+from .exported_module import export_module as export
+
+__all__ = ["CompiledModule", "ExportedModule", "compile", "export"]

@@ -1,0 +1,139 @@
+"""Compiled PyTorch modules: calls with tensors, in the structure of the Python function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from ..errors import UsageError
+from ..numerics.element_types import Array
+from .exported_module import ExportedModule, Traceable, export_module, leaves_of
+
+if TYPE_CHECKING:
+    from ..runtime import Executable
+
+
+class CompiledModule:
+    """A compiled module, which is called like the PyTorch module.
+
+    Args:
+        exported: the exported module.
+        executable: its executable.
+
+    Attributes:
+        exported: the exported module.
+        executable: the executable, whose functions take arrays: ``compiled.executable.main(x)``.
+    """
+
+    def __init__(self, exported: ExportedModule, executable: Executable) -> None:
+        self.exported = exported
+        self.executable = executable
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function ``main`` with tensors; return tensors as the module does."""
+        return self.call("main", *args, **kwargs)
+
+    def call(self, function: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a function by its name.
+
+        Args:
+            function: a key of the mapping that was exported, or ``main``.
+            *args: arguments as those of the module: tensors, and containers of tensors.
+            **kwargs: keyword arguments.
+
+        Raises:
+            UsageError: no function has this name, or the structure of the arguments differs from
+                that of the example arguments.
+        """
+        if function not in self.exported.programs:
+            names = ", ".join(self.exported.programs)
+            raise UsageError(f"no function is named '{function}'; expected one of: {names}")
+        program = self.exported.programs[function]
+        inputs = _inputs(program, args, kwargs)
+        results = getattr(self.executable, function)(*map(_to_array, inputs))
+        arrays = results if isinstance(results, (tuple, list)) else [results]
+        return _outputs(program, [_to_tensor(each) for each in arrays])
+
+
+def compile_module(
+    module: Traceable | ExportedModule | Mapping[str, Traceable],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    **options: Any,
+) -> CompiledModule:
+    """Export a module, compile it and load it.
+
+    Args:
+        module: as for `export`, or what `export` returned.
+        args: example arguments of the module.
+        kwargs: example keyword arguments.
+        dynamic_shapes: the dimensions that may vary.
+        **options: options of `subquant.compile`: ``target``, ``activations``, ``explain``,
+            ``cache`` and others.
+
+    Raises:
+        SubquantError: as `export` and `subquant.compile`.
+    """
+    from .. import compile
+
+    exported = module
+    if not isinstance(exported, ExportedModule):
+        exported = export_module(exported, args, kwargs, dynamic_shapes=dynamic_shapes)
+    return CompiledModule(exported, compile(exported.bytecode, **options))
+
+
+def _inputs(
+    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """Return the inputs of the function: leaves of the arguments without the constant ones."""
+    spec = program.call_spec.in_spec
+    leaves = leaves_of(args, kwargs)
+    structure = pytree.tree_structure((args, dict(kwargs)))
+    if spec is not None and structure != spec:
+        raise UsageError(f"expected arguments of the structure {spec}, found {structure}")
+    user = [s for s in program.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+    inputs = []
+    for each, leaf in zip(user, leaves, strict=True):
+        if not isinstance(each.arg, ConstantArgument):
+            inputs.append(leaf)
+        elif each.arg.value != leaf:
+            raise UsageError(
+                f"argument '{each.arg.name}' was exported as the constant {each.arg.value!r}, "
+                f"found {leaf!r}"
+            )
+    return inputs
+
+
+def _outputs(program: ExportedProgram, tensors: list[torch.Tensor]) -> Any:
+    """Return the results in the structure that the Python function returns."""
+    specs = [s for s in program.graph_signature.output_specs if s.kind == OutputKind.USER_OUTPUT]
+    remaining = iter(tensors)
+    leaves = [next(remaining) for _ in specs]
+    return pytree.tree_unflatten(leaves, program.call_spec.out_spec)
+
+
+def _to_array(value: Any) -> Any:
+    """Return the array of a tensor; other values as they are."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    tensor = value.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def _to_tensor(value: Any) -> torch.Tensor:
+    """Return the tensor of an array or of a number."""
+    array: Array = np.asarray(value)
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array.copy() if not array.flags.writeable else array)

@@ -1,0 +1,1 @@
+"""Passes for modules of the ``torch`` dialect."""

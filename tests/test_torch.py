@@ -1,0 +1,157 @@
+"""PyTorch modules: results of eager PyTorch, names, variables, files and errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+
+from torch import nn  # noqa: E402
+
+import subquant.torch  # noqa: E402  (needs torch)
+from subquant.errors import InputError, UnsupportedError, UsageError  # noqa: E402
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 128), nn.Linear(128, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(nn.functional.gelu(self.first(x)))
+
+
+class Counter(nn.Module):
+    """Returns a buffer before and after its update, and uses one that no file stores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+        self.register_buffer("count", torch.zeros(4))
+        self.register_buffer("offset", torch.arange(4.0), persistent=False)
+
+    def forward(self, x: torch.Tensor, *, scale: float = 2.0) -> dict[str, object]:
+        before = self.count * 1.0
+        self.count.add_(1.0)
+        return {
+            "y": self.linear(x) * scale + self.offset,
+            "counts": (before, self.count + 0, x > 0),
+        }
+
+
+def error_of(result: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((result - expected).abs().max() / expected.abs().max())
+
+
+def seeded(module: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return module().eval()
+
+
+def test_a_module_computes_as_eager_pytorch() -> None:
+    module, x = seeded(Mlp), torch.randn(4, 64)
+    compiled = subquant.torch.compile(module, (torch.zeros(4, 64),))
+    with torch.no_grad():
+        assert error_of(compiled(x), module(x)) < 1e-6
+    assert "x: tensor<4x64xf32>" in str(compiled.executable.main)
+
+
+def test_one_executable_takes_several_sizes_of_a_dynamic_batch() -> None:
+    module = seeded(Mlp)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    compiled = subquant.torch.compile(
+        module, (torch.zeros(4, 64),), dynamic_shapes={"x": {0: batch}}
+    )
+    for size in (1, 7, 64):
+        x = torch.randn(size, 64)
+        with torch.no_grad():
+            assert error_of(compiled(x), module(x)) < 1e-6
+
+
+def test_an_updated_buffer_is_kept_between_calls() -> None:
+    module, x = seeded(Counter), torch.randn(2, 8)
+    compiled = subquant.torch.compile(module, (x,), {"scale": 3.0})
+    for count in range(3):
+        result = compiled(x, scale=3.0)
+        before, after, positive = result["counts"]
+        assert before.tolist() == [count] * 4
+        assert after.tolist() == [count + 1] * 4
+        assert torch.equal(positive, x > 0)
+    expected = module(x, scale=3.0)["y"].detach()
+    assert error_of(result["y"], expected) < 1e-6
+
+
+def test_results_have_the_names_of_their_paths() -> None:
+    compiled = subquant.torch.compile(seeded(Counter), (torch.zeros(2, 8),))
+    text = str(compiled.executable.main)
+    assert all(name in text for name in ("y:", "counts.0:", "counts.2: tensor<2x8xi1>"))
+
+
+def test_arguments_of_another_structure_are_refused() -> None:
+    compiled = subquant.torch.compile(seeded(Counter), (torch.zeros(2, 8),), {"scale": 3.0})
+    with pytest.raises(UsageError, match=r"exported as the constant 3\.0, found 4\.0"):
+        compiled(torch.zeros(2, 8), scale=4.0)
+    with pytest.raises(UsageError, match="expected arguments of the structure"):
+        compiled(torch.zeros(2, 8))
+
+
+def test_functions_share_one_executable() -> None:
+    module = seeded(Mlp)
+    programs = {
+        f"batch_{size}": torch.export.export(module, (torch.zeros(size, 64),)) for size in (1, 8)
+    }
+    compiled = subquant.torch.compile(programs)
+    for size in (1, 8):
+        x = torch.randn(size, 64)
+        with torch.no_grad():
+            assert error_of(compiled.call(f"batch_{size}", x), module(x)) < 1e-6
+    with pytest.raises(UsageError, match="no function is named 'main'; expected one of: batch_1"):
+        compiled(torch.zeros(1, 64))
+
+
+def test_an_exported_file_compiles(tmp_path: Path) -> None:
+    module, x = seeded(Mlp), torch.randn(4, 64)
+    path = tmp_path / "mlp.pt2"
+    torch.export.save(torch.export.export(module, (x,)), path)
+    executable = subquant.compile(path)
+    with torch.no_grad():
+        expected = module(x).numpy()
+    np.testing.assert_allclose(np.asarray(executable.main(x.numpy())), expected, atol=1e-6)
+
+
+def test_a_cut_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mlp.pt2"
+    torch.export.save(torch.export.export(seeded(Mlp), (torch.zeros(4, 64),)), path)
+    path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(InputError, match="cannot read the exported program"):
+        subquant.compile(path)
+
+
+class Eigenvalues(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.eigvals(x)
+
+
+class Branch(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def test_an_operator_without_a_lowering_is_refused_at_its_line() -> None:
+    with pytest.raises(UnsupportedError, match="linalg_eig") as caught:
+        subquant.torch.compile(Eigenvalues().eval(), (torch.zeros(4, 4),))
+    assert caught.value.place is not None
+    assert caught.value.place.file == __file__
+
+
+def test_a_branch_on_data_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="data-dependent"):
+        subquant.torch.export(Branch().eval(), (torch.zeros(4, 4),))
+
+
+def test_a_module_in_training_mode_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"Mlp is in training mode.*call module.eval\(\)"):
+        subquant.torch.export(Mlp(), (torch.zeros(4, 64),))
