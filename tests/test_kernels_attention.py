@@ -43,7 +43,11 @@ CASES = {
     "prompt of int4": Case(33, 6, 2, 96, 140, "int4"),
     "dynamic of int4 values": Case(1, 4, 2, 32, 200, "int8", value_element="int4", dynamic=True),
     "int8 without groups": Case(3, 2, 1, 80, 140, "int8", window=9),
+    "prompt of int8 without groups": Case(40, 2, 1, 80, 140, "int8", window=9),
+    "prompt of long heads of int8": Case(17, 8, 1, 1024, 60, "int8", scale=0.03),
+    "prompt of many heads of int8": Case(2, 130, 2, 8, 70, "int8"),
     "four lanes of int8": Case(5, 2, 1, 12, 80, "int8"),
+    "prompt of int8 in four lanes": Case(40, 2, 1, 12, 80, "int8"),
     "int8 in four lanes": Case(1, 14, 2, 36, 150, "int8"),
 }
 FOR_ALL_INSTRUCTIONS = (

@@ -16,8 +16,9 @@ context, and blocks after the last position or before the window are not read. S
 accumulated over ``d`` for several rows and keys at once, results for several rows and vectors of
 ``d``: each load, and its conversion from f16, is used several times.
 
-Integers of a cache (`subquant.numerics.cache_formats`) are decoded in registers. Before a block is
-computed, the bf16 scales of its keys and values become f32 in scratch memory.
+Integers of a cache (`subquant.numerics.cache_formats`) are decoded in registers. A workgroup of
+many rows decodes them once instead, to f32 in scratch memory: a tile of keys, which all rows are
+multiplied with, and some elements of the values of a block (as BLIS packs panels).
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ from ...emit.vectors import (
     scratch,
     store,
     store_element,
-    when,
 )
 from ...numerics.array_functions import convert
 from ...numerics.attention import bounded, exponential
@@ -62,12 +62,16 @@ _KEYS_PER_BLOCK = (64, 32, 16)
 """The largest block that fits is chosen: 64 keys of 256 f16 are 32 KiB, an L1 cache."""
 _MAX_KEYS_PER_BLOCK_OF_ONE_QUERY = 32
 """With one query, the next block of keys is prefetched."""
-_MAX_SCRATCH_BYTES = 28 << 10
-"""Scores, maxima and totals take this much of the 32 KiB that IREE gives a workgroup."""
+_MAX_SCRATCH_BYTES = 30 << 10
+"""Scratch memory takes this much of the 32 KiB that IREE gives a workgroup."""
 _MAX_ROWS_PER_WORKGROUP = 64
 """A workgroup has at most this many rows, a query of a head each, with a query at least."""
 _MIN_WORKGROUPS = 8
 """A workgroup has fewer rows if there would be fewer workgroups than this."""
+_MIN_TILES_TO_DECODE_ONCE = 4
+"""Integers for this many register tiles of rows are decoded once, to scratch memory."""
+_DECODED_ELEMENTS = 2048
+"""Elements that are decoded together: 32 of the values of 64 keys, or 4 keys of up to 512."""
 _MIN_F32 = float(np.finfo(np.float32).min)
 
 
@@ -102,14 +106,21 @@ class AttentionKernel:
         return self._keys_that_fit(self.heads_per_kv_head) is not None
 
     def _keys_that_fit(self, rows: int) -> int | None:
-        """The largest block of keys whose scores and scales fit scratch memory; None for none."""
-        formats = (self.key_format, self.value_format)
-        scales = sum(each.groups(self.head_size) for each in formats)
+        """The largest block of keys whose scratch memory fits; None for none."""
+        decoded = _DECODED_ELEMENTS if self.decodes_once else 0
         for keys in _KEYS_PER_BLOCK:
-            numbers = rows * (keys + self.lanes + 2) + keys * scales
+            numbers = rows * (keys + self.lanes + 2) + decoded
             if numbers * F32.bits // 8 <= _MAX_SCRATCH_BYTES:
                 return keys
         return None
+
+    @property
+    def decodes_once(self) -> bool:
+        """True if integers are decoded to scratch memory, for all rows of a workgroup."""
+        least = _MIN_TILES_TO_DECODE_ONCE * self.rows_per_score_tile
+        has_rows = least <= self.rows_per_workgroup <= _MAX_ROWS_PER_WORKGROUP
+        fits = KEYS_PER_TILE * self.head_size <= _DECODED_ELEMENTS
+        return self.key_format.is_quantized and has_rows and fits
 
     @property
     def lanes(self) -> int:
@@ -145,10 +156,17 @@ class AttentionKernel:
         return keys
 
     @property
-    def register_tile(self) -> tuple[int, int]:
+    def rows_per_score_tile(self) -> int:
+        """The rows of a register tile of scores."""
+        return 4 if self.target.lanes == 16 else 2
+
+    @property
+    def value_tile(self) -> tuple[int, int]:
         """Rows, and vectors of results, of a register tile."""
-        vectors = max(4, vectors_per_load(self.value_format, self.lanes))
-        return (4, vectors) if self.target.lanes == 16 else (2, vectors)
+        vectors = vectors_per_load(self.value_format, self.lanes)
+        if self.target.lanes == 16 and self.decodes_once:
+            return 8, max(2, vectors)
+        return self.rows_per_score_tile, max(4, vectors)
 
     def kernel(self) -> Kernel:
         """Build the kernel: bindings are the query, keys, values, the position, and the result."""
@@ -157,26 +175,10 @@ class AttentionKernel:
             Binding((self.context, self.kv_heads, each.row_length(self.head_size)), each.element)
             for each in (self.key_format, self.value_format)
         )
-        bindings = [
-            Binding(rows, F32),
-            keys,
-            values,
-            Binding((), I32),
-            Binding(rows, F32),
-        ]
+        bindings = [Binding(rows, F32), keys, values, Binding((), I32), Binding(rows, F32)]
         groups = 1 if self.queries is None else -(-self.queries // self.queries_per_workgroup)
         workgroups = self.kv_heads * groups
         return Kernel("attention", bindings, workgroups, self._body, self.queries)
-
-    def _reader(self, storage: CacheFormat, cache: Value, kv_head: ArrayLike) -> CacheReader:
-        return CacheReader.of(
-            storage,
-            cache,
-            kv_head,
-            lanes=self.lanes,
-            head_size=self.head_size,
-            keys_per_block=self.keys_per_block,
-        )
 
     def _body(self, memories: Sequence[Value], workgroup: Value, queries: Extent) -> None:
         query, keys, values, position, result = memories
@@ -185,10 +187,11 @@ class AttentionKernel:
         first = convert(load_element(position, []), INDEX)
         first = np.maximum(np.minimum(first, self.context - count), 0)
         rows = self.rows_per_workgroup
+        decoded = scratch([_DECODED_ELEMENTS], F32) if self.decodes_once else None
         memory = _Memory(
             query,
-            self._reader(self.key_format, keys, kv_head),
-            self._reader(self.value_format, values, kv_head),
+            CacheReader(self.key_format, keys, kv_head, self.lanes, self.head_size, decoded),
+            CacheReader(self.value_format, values, kv_head, self.lanes, self.head_size, decoded),
             result,
             scratch([rows, self.keys_per_block], F32),
             scratch([rows], F32),
@@ -256,18 +259,17 @@ class _Rows:
         def add_block(key: Value) -> None:
             block = scalar(key)
             count = np.minimum(end - block, kernel.keys_per_block)
-            for reader in (self.memory.keys, self.memory.values):
-                reader.decode_scales(block, count)
-            self._in_row_tiles(rows, functools.partial(self._write_scores, block, count))
+            self._write_scores(block, count, rows)
             loop(0, rows, 1, lambda row: self._write_weights(scalar(row), block))
-            self._in_row_tiles(rows, functools.partial(self._add_values, block, count))
+            self._add_values(block, count, rows)
 
         loop(start.value, end.value, kernel.keys_per_block, add_block)
         loop(0, rows, 1, self._divide)
 
-    def _in_row_tiles(self, rows: Extent, body: Callable[[ArrayLike, int], None]) -> None:
+    def _in_row_tiles(
+        self, rows: Extent, size: int, body: Callable[[ArrayLike, int], None]
+    ) -> None:
         """Call a body with the first row, and the rows, of each register tile."""
-        size = self.kernel.register_tile[0]
         if isinstance(rows, int):
             whole = rows - rows % size
             loop(0, whole, size, lambda row: body(scalar(row), size))
@@ -297,47 +299,51 @@ class _Rows:
 
     # -- scores -----------------------------------------------------------------------------------
 
-    def _write_scores(self, block: ArrayLike, count: ArrayLike, row: ArrayLike, rows: int) -> None:
-        """Write the scores of a tile of rows and a block of keys; the last key may be repeated."""
-        kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
-        positions = [self._query_and_head(row + number) for number in range(rows)]
+    def _write_scores(self, block: ArrayLike, count: ArrayLike, rows: Extent) -> None:
+        """Write the scores of all rows and a block of keys; the last key may be repeated."""
         last = block + count - 1
-        vectors = memory.keys.vectors_per_load
 
         def write_keys(offset: Value) -> None:
             first = block + scalar(offset)
+            if self.kernel.queries == 1:  # parts of a row, which hardware does not prefetch
+                self.memory.values.prefetch(first)
+                self.memory.keys.prefetch(first + self.kernel.keys_per_block)
             keys = [np.minimum(first + number, last) for number in range(KEYS_PER_TILE)]
-            if kernel.queries == 1:
-                when(row == 0, lambda: self._prefetch(first))
-
-            def accumulate(offset: Value, *carried: ArrayLike) -> list[ArrayLike]:
-                loaded = [memory.keys.load(block, key, offset) for key in keys]
-                accumulators = list(carried)
-                for vector in range(vectors):
-                    start = (scalar(offset) + lanes * vector).value if vector else offset
-                    for number, position in enumerate(positions):
-                        query = load(memory.query, [*position, start], lanes, F32)
-                        for key, key_vectors in enumerate(loaded, number * KEYS_PER_TILE):
-                            accumulators[key] = kernel.target.fma(
-                                query, key_vectors[vector], accumulators[key]
-                            )
-                return accumulators
-
-            zeros = [Vectors(lanes).known(0.0, F32)] * (rows * KEYS_PER_TILE)
-            accumulators = loop(0, kernel.head_size, lanes * vectors, accumulate, zeros)
-            for number in range(rows):
-                own = accumulators[number * KEYS_PER_TILE : (number + 1) * KEYS_PER_TILE]
-                store(lane_sums(own), memory.scores, [(row + number).value, offset])
+            write = functools.partial(self._write_tile, offset, self.memory.keys.keys(keys))
+            self._in_row_tiles(rows, self.kernel.rows_per_score_tile, write)
 
         loop(0, count.value, KEYS_PER_TILE, write_keys)
 
-    def _prefetch(self, first: ArrayLike) -> None:
-        """Prefetch the values of some keys, and the same number of keys of the next block.
+    def _write_tile(
+        self,
+        key: Value,
+        load_keys: Callable[[int, Value], list[ArrayLike]],
+        row: ArrayLike,
+        rows: int,
+    ) -> None:
+        """Write the scores of some rows and a tile of keys, from the key `key` of the block on."""
+        kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
+        positions = [self._query_and_head(row + number) for number in range(rows)]
+        vectors = memory.keys.vectors_per_load
 
-        One query reads everything once, in parts of a row, which hardware does not prefetch.
-        """
-        self.memory.values.prefetch(first)
-        self.memory.keys.prefetch(first + self.kernel.keys_per_block)
+        def accumulate(offset: Value, *carried: ArrayLike) -> list[ArrayLike]:
+            loaded = [load_keys(number, offset) for number in range(KEYS_PER_TILE)]
+            accumulators = list(carried)
+            for vector in range(vectors):
+                start = (scalar(offset) + lanes * vector).value if vector else offset
+                for number, position in enumerate(positions):
+                    query = load(memory.query, [*position, start], lanes, F32)
+                    for index, key_vectors in enumerate(loaded, number * KEYS_PER_TILE):
+                        accumulators[index] = kernel.target.fma(
+                            query, key_vectors[vector], accumulators[index]
+                        )
+            return accumulators
+
+        zeros = [Vectors(lanes).known(0.0, F32)] * (rows * KEYS_PER_TILE)
+        accumulators = loop(0, kernel.head_size, lanes * vectors, accumulate, zeros)
+        for number in range(rows):
+            own = accumulators[number * KEYS_PER_TILE : (number + 1) * KEYS_PER_TILE]
+            store(lane_sums(own), memory.scores, [(row + number).value, key])
 
     # -- softmax ----------------------------------------------------------------------------------
 
@@ -376,50 +382,58 @@ class _Rows:
 
     # -- values -----------------------------------------------------------------------------------
 
-    def _add_values(self, block: ArrayLike, count: ArrayLike, row: ArrayLike, rows: int) -> None:
-        """Rescale the results of a tile of rows, and add the weighted values of a block."""
+    def _add_values(self, block: ArrayLike, count: ArrayLike, rows: Extent) -> None:
+        """Rescale the results of all rows, and add the weighted values of a block."""
+        size, lanes = self.kernel.head_size, self.kernel.lanes
+        rows_per_tile, vectors_per_tile = self.kernel.value_tile
+
+        def add_vectors(first: ArrayLike, vectors: int) -> None:
+            load_values = self.memory.values.values(block, count, first, vectors)
+            add = functools.partial(self._add_tile, count, first, vectors, load_values)
+            self._in_row_tiles(rows, rows_per_tile, add)
+
+        width = vectors_per_tile * lanes
+        whole = size - size % width
+        loop(0, whole, width, lambda first: add_vectors(scalar(first), vectors_per_tile))
+        if whole < size:
+            add_vectors(scalar(linalg.constant_index(whole)), (size - whole) // lanes)
+
+    def _add_tile(
+        self,
+        count: ArrayLike,
+        first: ArrayLike,
+        vectors: int,
+        load_values: Callable[[Value], list[ArrayLike]],
+        row: ArrayLike,
+        rows: int,
+    ) -> None:
+        """Rescale some vectors of the results of some rows, and add weighted values."""
         kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
         positions = [self._query_and_head(row + number) for number in range(rows)]
         own_rows = [(row + number).value for number in range(rows)]
         rescales = [broadcast(load_element(memory.rescales, [each]), lanes) for each in own_rows]
+        offsets = [(first + lanes * number).value for number in range(vectors)]
+        initial = [
+            load(memory.result, [*position, offset], lanes, F32) * rescale
+            for position, rescale in zip(positions, rescales, strict=True)
+            for offset in offsets
+        ]
 
-        def add_vectors(first: ArrayLike, vectors: int) -> None:
-            offsets = [(first + lanes * number).value for number in range(vectors)]
-            initial = [
-                load(memory.result, [*position, offset], lanes, F32) * rescale
-                for position, rescale in zip(positions, rescales, strict=True)
-                for offset in offsets
+        def add_key(number: Value, *carried: ArrayLike) -> list[ArrayLike]:
+            values = load_values(number)
+            weights = [
+                broadcast(load_element(memory.scores, [each, number]), lanes) for each in own_rows
+            ]
+            return [
+                kernel.target.fma(weight, value, carried[index * vectors + vector])
+                for index, weight in enumerate(weights)
+                for vector, value in enumerate(values)
             ]
 
-            def add_key(number: Value, *carried: ArrayLike) -> list[ArrayLike]:
-                key = block + scalar(number)
-                values = [
-                    vector
-                    for offset in offsets[:: memory.values.vectors_per_load]
-                    for vector in memory.values.load(block, key, offset)
-                ]
-                weights = [
-                    broadcast(load_element(memory.scores, [each, number]), lanes)
-                    for each in own_rows
-                ]
-                return [
-                    kernel.target.fma(weight, value, carried[index * vectors + vector])
-                    for index, weight in enumerate(weights)
-                    for vector, value in enumerate(values)
-                ]
-
-            results = loop(0, count.value, 1, add_key, initial)
-            for index, position in enumerate(positions):
-                for vector, offset in enumerate(offsets):
-                    store(results[index * vectors + vector], memory.result, [*position, offset])
-
-        vectors = kernel.register_tile[1]
-        width = vectors * lanes
-        whole = kernel.head_size - kernel.head_size % width
-        loop(0, whole, width, lambda first: add_vectors(scalar(first), vectors))
-        if whole < kernel.head_size:
-            first = scalar(linalg.constant_index(whole))
-            add_vectors(first, (kernel.head_size - whole) // lanes)
+        results = loop(0, count.value, 1, add_key, initial)
+        for index, position in enumerate(positions):
+            for vector, offset in enumerate(offsets):
+                store(results[index * vectors + vector], memory.result, [*position, offset])
 
     def _divide(self, row: Value) -> None:
         """Divide the results of a row by its total."""
