@@ -286,7 +286,6 @@ def test_wrong_tokenizers(file: str, text: str, message: str, tmp_path: Path) ->
     [
         ("pre_tokenizer", {"type": "FixedLength", "length": 0}, "chunk size must be non-zero"),
         ("model", {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "x"}, "Missing [UNK] tok"),
-        ("decoder", {"type": "BPEDecoder", "suffix": ""}, "the text of a token changes"),
     ],
 )
 def test_tokenizers_that_fail(part: str, value: Any, message: str, tmp_path: Path) -> None:

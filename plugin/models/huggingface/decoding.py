@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError, Place
 from ...numerics.element_types import Array
 
 _REPLACEMENT = "\ufffd"
@@ -67,15 +66,15 @@ class CheckpointTextStream:
     """Incremental decoder of tokens, which returns complete characters.
 
     A piece may be written otherwise at the start of a text (without its space, for example), so
-    that new tokens are decoded together with those of the step before.
+    that new tokens are decoded together with those of the step before. A byte that makes the bytes
+    before it invalid UTF-8 changes no text that was returned; the library raises there.
 
     Args:
         decode: returns the text of tokens.
-        location: the tokenizer's file, for errors.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], location: Place) -> None:
-        self._decode, self._location = decode, location
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
         self._tokens: list[int] = []
         self._first = 0
         """The first token of the step before."""
@@ -86,20 +85,11 @@ class CheckpointTextStream:
         self._length = 0
 
     def put(self, token: int) -> str:
-        """Append a token, and return the text that it completes, which may be empty.
-
-        Raises:
-            InputError: the text of earlier tokens depends on this one.
-        """
+        """Append a token, and return the text that it completes, which may be empty."""
         self._tokens.append(token)
         text = self._decode(self._tokens[self._first :])
         if len(text) <= len(self._text_before) or text.endswith(_REPLACEMENT):
             return ""
-        if not text.startswith(self._text_before):
-            raise InputError(
-                "the tokenizer fails: the text of a token changes with the token after it",
-                self._location,
-            )
         completed = text[len(self._text_before) :]
         self._first, self._count = self._count, len(self._tokens)
         self._text_before = self._decode(self._tokens[self._first :])

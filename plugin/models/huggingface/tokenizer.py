@@ -185,7 +185,7 @@ class CheckpointTokenizer:
 
     def stream(self) -> CheckpointTextStream:
         """Return an incremental decoder."""
-        return CheckpointTextStream(self.decode, self._location)
+        return CheckpointTextStream(self.decode)
 
     def chat_template(self) -> CheckpointChat:
         """Return the chat template; UnsupportedError without one."""
