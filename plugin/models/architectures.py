@@ -23,41 +23,53 @@ EXPERT_LAYERS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """The differences of an architecture from the others.
+class BlockStructure:
+    """The differences of an architecture's blocks from Llama's, in files of all formats.
+
+    Attributes:
+        qk_norms: queries and keys are normalized, each head for itself.
+        post_norms: the results of attention and feed-forward are normalized before they are added.
+        norm_offset: added to the weights of norms.
+        biases: layers that have a bias in all files.
+        scales_embedding: embeddings are multiplied by the root of their length.
+        fused: one layer projects to queries, keys and values (``attn_qkv``), and one to gate and up
+            (``ffn_up``).
+        unrotated_interval: every such block has no rotary embeddings; 0 if all have.
+    """
+
+    qk_norms: bool = False
+    post_norms: bool = False
+    norm_offset: float = 0.0
+    biases: tuple[str, ...] = ()
+    scales_embedding: bool = False
+    fused: bool = False
+    unrotated_interval: int = 0
+
+
+@dataclass(frozen=True)
+class Architecture(BlockStructure):
+    """The differences of an architecture from the others in GGUF files.
 
     Attributes:
         activation: of the gate: GELU by tanh, or SiLU.
         pairs: the elements that rotary embeddings rotate together: ``i`` and ``i + D / 2``, or
             ``2 i`` and ``2 i + 1``.
-        qk_norms: queries and keys are normalized, each head for itself.
-        post_norms: the results of attention and feed-forward are normalized before they are added.
-        biases: layers that have a bias in all files.
         optional_biases: layers that have one where the file does, as in llama.cpp.
-        scales_embedding: embeddings are multiplied by the root of their length.
         rope_factors: frequencies may be divided by the elements of ``rope_freqs.weight``.
         pattern: every such block attends to all tokens where there is a window; 1 if the
             architecture has no window, 0 if all blocks have it.
         window_base: of rotary embeddings where there is a window; 0 for that of other blocks.
-        fused: one layer projects to queries, keys and values, and ``ffn_up`` to gate and up.
-        unrotated_interval: every such block has no rotary embeddings; 0 if all have.
         has_experts, needs_experts: blocks may have a mixture of experts, or all files have one.
     """
 
     activation: Activation = "silu"
     pairs: Pairs = "halves"
-    qk_norms: bool = False
-    post_norms: bool = False
-    biases: tuple[str, ...] = ()
     optional_biases: tuple[str, ...] = _QKV
-    scales_embedding: bool = False
     rope_factors: bool = False
     pattern: int = 1
     window_base: float = 0.0
     has_experts: bool = False
     needs_experts: bool = False
-    fused: bool = False
-    unrotated_interval: int = 0
 
 
 TABLE = {

@@ -24,6 +24,7 @@ from .architectures import (
     TABLE,
     Activation,
     Architecture,
+    BlockStructure,
 )
 from .irrelevant_properties import irrelevant_properties
 from .properties import Properties, architecture_of
@@ -57,7 +58,8 @@ class Configuration:
     """Hyperparameters of a model.
 
     Attributes:
-        architecture: a name of `ARCHITECTURES`.
+        architecture: a name of `ARCHITECTURES`, or a ``model_type`` of checkpoints.
+        structure: norms, biases and projections of the architecture's blocks.
         width: the size of the hidden state.
         hidden: the inner size of the feed-forward layers.
         heads, kv_heads: heads of queries, and of keys and values; `kv_heads` divides `heads`.
@@ -67,22 +69,17 @@ class Configuration:
         window_rotation: RoPE of blocks with a window.
         window: the number of tokens that a block with a window attends to; 0 for all.
         attention_scale: the factor of products of queries and keys.
-        embedding_scale: the factor of embeddings.
         logit_softcap: logits become ``c tanh(x / c)`` with this ``c``; 0 for no cap.
-        qk_norms, post_norms: True if there are norms of queries and keys, and after attention and
-            feed-forward.
         biases: the linear layers of a block that have a bias.
         optional_tensors: the names of biases and scales of linear layers that the file has.
         tied: True if the embedding table is the output weight, too.
-        fused: True if one layer projects to queries, keys and values (``attn_qkv``), and one to
-            gate and up (``ffn_up``).
-        norm_offset: added to the weights of norms.
         unrotated_blocks: the numbers of blocks without rotary embeddings.
         experts: the mixture of experts, or None.
         quantizes_activations: inputs of linear layers are rounded as the checkpoint asks for.
     """
 
     architecture: str
+    structure: BlockStructure
     blocks: int
     width: int
     hidden: int
@@ -98,15 +95,10 @@ class Configuration:
     window: int
     windowed_blocks: tuple[bool, ...]
     attention_scale: float
-    embedding_scale: float
     logit_softcap: float
-    qk_norms: bool
-    post_norms: bool
     biases: tuple[str, ...]
     optional_tensors: frozenset[str]
     tied: bool
-    fused: bool = False
-    norm_offset: float = 0.0
     unrotated_blocks: frozenset[int] = frozenset()
     experts: Experts | None = None
     quantizes_activations: bool = False
@@ -191,6 +183,7 @@ class Configuration:
         experts = _experts(kind, values, tensors, blocks, hidden)
         return cls(
             architecture=name,
+            structure=kind,
             blocks=blocks,
             width=width,
             hidden=hidden,
@@ -208,17 +201,18 @@ class Configuration:
             attention_scale=values.optional_number(
                 "attention.scale", _attention_scale(name, blocks, width // heads, size)
             ),
-            embedding_scale=math.sqrt(width) if kind.scales_embedding else 1.0,
             logit_softcap=values.optional_number("final_logit_softcapping", 0.0),
-            qk_norms=kind.qk_norms,
-            post_norms=kind.post_norms,
             biases=kind.biases,
             optional_tensors=frozenset(_optional_names(kind, blocks) & tensors.keys()),
             tied="output.weight" not in tensors,
             experts=experts,
-            fused=kind.fused,
             unrotated_blocks=unrotated_blocks(blocks, kind.unrotated_interval),
         )
+
+    @property
+    def embedding_scale(self) -> float:
+        """The factor of embeddings."""
+        return math.sqrt(self.width) if self.structure.scales_embedding else 1.0
 
     def without_float_groups(self) -> Configuration:
         """Return the configuration with `Experts.groups_floats` false."""
@@ -305,7 +299,7 @@ def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]
         "ffn_up": (c.hidden, c.width),
         "ffn_down": (c.width, c.hidden),
     }
-    if c.fused:
+    if c.structure.fused:
         linear = {
             "attn_qkv": (queries + 2 * keys, c.width),
             "attn_output": linear["attn_output"],
@@ -315,9 +309,9 @@ def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]
     first: dict[str, tuple[int, ...]] = {"attn_norm.weight": (c.width,)}
     first |= {"ffn_norm.weight": (c.width,)}
     last: dict[str, tuple[int, ...]] = {}
-    if c.qk_norms:
+    if c.structure.qk_norms:
         last |= {"attn_q_norm.weight": (c.size,), "attn_k_norm.weight": (c.size,)}
-    if c.post_norms:
+    if c.structure.post_norms:
         last |= {"post_attention_norm.weight": (c.width,), "post_ffw_norm.weight": (c.width,)}
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (c.vocabulary, c.width),

@@ -70,8 +70,8 @@ def logits(configuration: Configuration, weights: Weights, x: AnyArray) -> AnyAr
 def normalize(configuration: Configuration, theta: Any, x: AnyArray) -> AnyArray:
     """Return the RMS norm of the last axis, times the weight plus `norm_offset`."""
     weight = theta.tensor("weight")
-    if configuration.norm_offset:
-        weight = weight.array.astype(np.float32) + np.float32(configuration.norm_offset)
+    if configuration.structure.norm_offset:
+        weight = weight.array.astype(np.float32) + np.float32(configuration.structure.norm_offset)
     return rms_norm(x, weight, epsilon=configuration.epsilon)
 
 
@@ -155,7 +155,7 @@ class _Block:
         return normalize(self.configuration, self.theta(name), x)
 
     def _post_norm(self, name: str, x: AnyArray) -> AnyArray:
-        return self._norm(name, x) if self.configuration.post_norms else x
+        return self._norm(name, x) if self.configuration.structure.post_norms else x
 
     def _linear(self, name: str, x: AnyArray) -> AnyArray:
         return project(self.configuration, self.theta(name), x)
@@ -167,7 +167,7 @@ class _Block:
             return mix_experts(
                 self.experts, self.theta, x, activation, quantizes=c.quantizes_activations
             )
-        if c.fused:
+        if c.structure.fused:
             both = self._linear("ffn_up", x)
             gate, up = both[:, : c.hidden], both[:, c.hidden :]
         else:
@@ -178,7 +178,7 @@ class _Block:
         self, x: AnyArray, position: AnyArray, tables: RotaryTables, cache: Cache
     ) -> tuple[AnyArray, Cache]:
         c, count = self.configuration, x.shape[0]
-        if c.fused:
+        if c.structure.fused:
             first, second = c.heads * c.size, (c.heads + c.kv_heads) * c.size
             fused = self._linear("attn_qkv", x)
             queries, keys, values = fused[:, :first], fused[:, first:second], fused[:, second:]
@@ -186,7 +186,7 @@ class _Block:
             queries, keys, values = (self._linear(f"attn_{name}", x) for name in "qkv")
         queries = queries.reshape((count, c.heads, c.size))
         keys, values = (each.reshape((count, c.kv_heads, c.size)) for each in (keys, values))
-        if c.qk_norms:
+        if c.structure.qk_norms:
             queries, keys = self._norm("attn_q_norm", queries), self._norm("attn_k_norm", keys)
         if self.is_rotated:
             queries, keys = (rotate(each, tables, c.rotation) for each in (queries, keys))

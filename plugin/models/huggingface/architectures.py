@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...core.read_record import Irrelevant
+from ..architectures import BlockStructure
 
 QKV = ("attn_q", "attn_k", "attn_v")
 FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
@@ -36,17 +37,10 @@ class ExpertDefaults:
 
 
 @dataclass(frozen=True)
-class CheckpointArchitecture:
-    """The differences of an architecture from Llama.
+class CheckpointArchitecture(BlockStructure):
+    """The differences of an architecture from Llama in checkpoints.
 
     Attributes:
-        biases: linear layers that have a bias in all checkpoints.
-        qk_norms: queries and keys are normalized, each head for itself.
-        has_post_norms: the results of attention and feed-forward are normalized before they are
-            added.
-        norm_offset: added to the weights of norms.
-        scales_embedding: embeddings are multiplied by the root of their length.
-        fused: one layer projects to queries, keys and values, and one to gate and up.
         kv_heads: the default of ``num_key_value_heads``; None for ``num_attention_heads``.
         head_size: the default of ``head_dim``; None for the width divided by the heads.
         epsilon: the default of ``rms_norm_eps``.
@@ -57,17 +51,10 @@ class CheckpointArchitecture:
         needs_window_flag: there is a window only if ``use_sliding_window`` says so.
         pattern: every such block attends to all tokens where there is a window; 0 if none does.
         is_tied: the default of ``tie_word_embeddings``.
-        unrotated_interval: every such block has no rotary embeddings; 0 if all have.
         rotates_partially: ``partial_rotary_factor`` counts; transformers ignores it elsewhere.
         experts: the defaults of the mixture of experts, if the architecture has one.
     """
 
-    biases: tuple[str, ...] = ()
-    qk_norms: bool = False
-    has_post_norms: bool = False
-    norm_offset: float = 0.0
-    scales_embedding: bool = False
-    fused: bool = False
     kv_heads: int | None = None
     head_size: int | None = None
     epsilon: float = 1e-6
@@ -78,7 +65,6 @@ class CheckpointArchitecture:
     needs_window_flag: bool = False
     pattern: int = 0
     is_tied: bool = False
-    unrotated_interval: int = 0
     rotates_partially: bool = False
     experts: ExpertDefaults | None = None
 
@@ -99,7 +85,7 @@ TABLE = {
     ),
     "gemma3_text": CheckpointArchitecture(
         qk_norms=True,
-        has_post_norms=True,
+        post_norms=True,
         norm_offset=1.0,
         scales_embedding=True,
         kv_heads=4,

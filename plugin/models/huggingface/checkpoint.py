@@ -29,7 +29,7 @@ def read_checkpoint(
     try:
         named = by_role(
             tensors,
-            has_post_norms=kind.has_post_norms,
+            has_post_norms=kind.post_norms,
             is_tied=kind.is_tied if is_tied is None else is_tied is True,
         )
         configuration = read_configuration(config, named, _config_location(location))

@@ -111,6 +111,7 @@ class _Reader:
         softcap = settings.get("final_logit_softcapping") if kind.pattern else None
         return Configuration(
             architecture=self._name,
+            structure=kind,
             blocks=blocks,
             width=width,
             hidden=hidden,
@@ -126,15 +127,10 @@ class _Reader:
             window=window,
             windowed_blocks=windows,
             attention_scale=1 / math.sqrt(scalar),
-            embedding_scale=math.sqrt(width) if kind.scales_embedding else 1.0,
             logit_softcap=0.0 if softcap is None else settings.number("final_logit_softcapping"),
-            qk_norms=kind.qk_norms,
-            post_norms=kind.has_post_norms,
             biases=self._biases(),
             optional_tensors=frozenset(),
             tied=settings.flag("tie_word_embeddings", kind.is_tied),
-            fused=kind.fused,
-            norm_offset=kind.norm_offset,
             unrotated_blocks=self._unrotated_blocks(blocks),
             experts=self._experts(blocks, hidden),
         )

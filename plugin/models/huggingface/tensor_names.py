@@ -111,7 +111,7 @@ def by_role(
 
 def name_in_checkpoint(kind: CheckpointArchitecture, name: str) -> str:
     """Return the name in checkpoints of a tensor of the forward pass; that of expert 0 for many."""
-    layers = _LAYERS_WITH_POST_NORMS if kind.has_post_norms else _LAYERS
+    layers = _LAYERS_WITH_POST_NORMS if kind.post_norms else _LAYERS
     role, _, part = name.rpartition(".")
     _, number, layer = role.split(".") if role.startswith("blk.") else ("", "", role)
     is_mixtral = kind.experts is not None and not kind.experts.has_dense_blocks
