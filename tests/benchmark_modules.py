@@ -8,8 +8,8 @@ from typing import Any
 from programs import load_script
 
 _MODULES = (
-    "blocks", "cases", "checks", "ceilings", "hidden", "measurement", "networks", "programs",
-    "report", "worker", "__main__", "peers.iree", "peers.limits", "peers.subquant",
+    "blocks", "cases", "checkpoints", "checks", "ceilings", "hidden", "measurement", "networks",
+    "programs", "report", "worker", "__main__", "peers.iree", "peers.limits", "peers.subquant",
 )  # fmt: skip
 
 bench = SimpleNamespace(

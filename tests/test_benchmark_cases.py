@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import math
@@ -19,8 +20,12 @@ import pytest
 
 import subquant
 from benchmark_modules import bench, tiny
+from gguf_models import TinyModel
+from programs import load_script
 from subquant.compiler.compile_options import CompileOptions
 from subquant.core.cpu_features import simulated_host_cpu
+from subquant.layouts import InferenceTensor, QuantizedTensor
+from subquant.models.source import open_model
 from subquant.runtime import Device
 from subquant.runtime.machine import describe_machine
 
@@ -269,3 +274,37 @@ def test_a_network_has_the_layers_of_the_paper() -> None:
     assert len(convolutions) == 52
     assert sum(products) + 1280 * 1000 == 300_774_272
     assert sum(map(math.prod, kernels)) == 2_189_760
+
+
+@pytest.mark.parametrize(("bits", "table_bits"), [(4, 16), (8, 16), (4, 8)])
+def test_checkpoint_and_gguf_file_have_the_same_weights(
+    tmp_path: Path, bits: int, table_bits: int
+) -> None:
+    source = TinyModel("gemma3", tied=True).write(tmp_path / "source.gguf")
+    folder, target = tmp_path / "checkpoint", tmp_path / "same.gguf"
+    bench.checkpoints.write_checkpoint(source, folder, target, bits, table_bits)
+    original, checkpoint, same = (open_model(each) for each in (source, folder, target))
+    assert same.configuration == original.configuration
+    own = replace(checkpoint.configuration, architecture="gemma3", norm_offset=0.0)
+    assert own == original.configuration
+    assert checkpoint.tensors.keys() == same.tensors.keys() == original.tensors.keys()
+    rounding = {4: 1 / 15, 8: 2 / 255, 16: 2**-8}  # bf16 scales clip the greatest by half a step
+    for name, tensor in checkpoint.tensors.items():
+        weight, expected = _floats(tensor), _floats(original.tensors[name])
+        if expected.ndim == 1:
+            weight = weight + np.float32(1)
+        np.testing.assert_array_equal(weight, _floats(same.tensors[name]), name)
+        count = 16 if expected.ndim == 1 else table_bits if name.startswith("token") else bits
+        assert np.abs(weight - expected).max() <= 1.05 * rounding[count] * np.abs(expected).max()
+
+
+def _floats(tensor: InferenceTensor) -> Any:
+    if isinstance(tensor, QuantizedTensor):
+        return tensor.unpack().dequant(np.float32)
+    return tensor.arrays[tensor.name].astype(np.float32)
+
+
+def test_transformers_is_left_out_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(bench.subquant.Unsupported, match="torch is not installed in"):
+        load_script("benchmarks.peers.transformers")

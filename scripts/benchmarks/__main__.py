@@ -1,4 +1,4 @@
-"""Time subquant beside ONNX Runtime, LiteRT, llama.cpp and IREE alone.
+"""Time subquant beside ONNX Runtime, LiteRT, llama.cpp, transformers and IREE alone.
 
     scripts/bench                                    all cases: a table
     scripts/bench --list                             their names
@@ -9,6 +9,7 @@
     scripts/bench --target-cpu haswell               code for a CPU with fewer features
     scripts/bench --agreement                        a language model's words beside llama.cpp's
 
+transformers is timed if it and torch are installed in .venv-bench, which scripts/bench does not do.
 The models of MLPerf Tiny are timed if the environment variable SUBQUANT_MODELS names their folder.
 The machine must be idle.
 """

@@ -33,8 +33,8 @@ from typing import Protocol
 import numpy as np
 
 from subquant.models import load
+from subquant.models.source import open_model
 from subquant.models.tokenizer import Tokenizer
-from subquant.weights.sources import open_weights
 
 from .language import exact_logits, write_dequantized
 from .peers import Array
@@ -126,7 +126,7 @@ def compare(path: Path, threads: int, progress: Callable[[str], None]) -> list[s
 
 
 def _compare(path: Path, floats: Path, threads: int, progress: Callable[[str], None]) -> list[str]:
-    source = open_weights(path)
+    source = open_model(path)
     tokenizer = Tokenizer.from_properties(source.properties)
     text = PAGE.read_text()
     tokens = tokenizer.encode(text)

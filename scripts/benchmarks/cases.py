@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -167,34 +168,80 @@ def network(name: str, activations: str) -> Data:
 _LANGUAGE_CASES = {"prompt of 256 tokens": (0, 256), "a token after 256": (256, 1)}
 """Tokens of the prompt before timing, and tokens that are timed."""
 
+_CHECKPOINTS = {
+    f"int{bits} checkpoint, {table} table": (bits, table_bits)
+    for table, table_bits in (("bf16", 16), ("int8", 8))
+    for bits in (4, 8)
+}
+"""Bits of linear layers and of the embedding table, which is the output layer too."""
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A language model, the tokens of a page, and a function of their exact logits.
+
+    Attributes:
+        file: a GGUF file, or the folder of a checkpoint.
+        gguf: a GGUF file of the same weights.
+        bytes: of the weights.
+        folder: the temporary folder of both, None if there is none.
+    """
+
+    file: Path
+    gguf: Path
+    tokens: list[int]
+    exact_after: Callable[[int, int], Array]
+    bytes: int
+    folder: TemporaryDirectory[str] | None = None
+
 
 @cache
-def _page() -> tuple[Path, list[int], Callable[[int, int], Array]]:
-    """Return the model's file, the tokens of a page, and a function of their exact logits."""
+def _page_tokens() -> list[int]:
+    from subquant.models.source import open_model
     from subquant.models.tokenizer import Tokenizer
-    from subquant.weights.sources import open_weights
 
+    from .language import model_file
+
+    text = Path(__file__).with_name("text") / "alice.txt"
+    tokenizer = Tokenizer.from_properties(open_model(model_file()).properties)
+    return tokenizer.encode(text.read_text())[: max(map(sum, _LANGUAGE_CASES.values()))]
+
+
+@lru_cache(maxsize=1)  # a checkpoint has up to 900 MB in the temporary folder
+def _model(checkpoint: str | None) -> _Model:
+    """Return Gemma 3 270M from its GGUF file, or as one of `_CHECKPOINTS`."""
+    from subquant.models.source import open_model
+
+    from .checkpoints import write_checkpoint
     from .language import exact_logits, model_file
 
-    source = open_weights(file := model_file())
-    text = Path(__file__).with_name("text") / "alice.txt"
-    tokens = Tokenizer.from_properties(source.properties).encode(text.read_text())
-    tokens = tokens[: max(map(sum, _LANGUAGE_CASES.values()))]
-    return file, tokens, exact_logits(source, tokens)
+    file = gguf = model_file()
+    folder = None
+    if checkpoint is not None:
+        folder = TemporaryDirectory(prefix="subquant-bench-", ignore_cleanup_errors=True)
+        file, gguf = Path(folder.name, "checkpoint"), Path(folder.name, "same.gguf")
+        write_checkpoint(model_file(), file, gguf, *_CHECKPOINTS[checkpoint])
+    model_, tokens = open_model(file), _page_tokens()
+    size = sum(each.size_in_bytes for each in model_.tensors.values())
+    return _Model(file, gguf, tokens, exact_logits(model_, tokens), size, folder)
 
 
-def language_model(name: str, prompt: int, count: int) -> Data:
+def language_model(name: str, prompt: int, count: int, checkpoint: str | None = None) -> Data:
     """Return a case that times `count` tokens of a page after a prompt of `prompt` tokens."""
-    file, tokens, exact_after = _page()
-    tokens = tokens[: prompt + count]
-    [exact] = exact_after(len(tokens) - 1, 1)
-    values = {"kind": "language model", "file": str(file), "prompt": prompt, "context": 512}
+    model_ = _model(checkpoint)
+    tokens = model_.tokens[: prompt + count]
+    [exact] = model_.exact_after(len(tokens) - 1, 1)
+    values = {
+        "kind": "language model", "file": str(model_.file), "gguf": str(model_.gguf),
+        "prompt": prompt, "context": 512,
+    }  # fmt: skip
     return Data(
         name,
         values,
         {"tokens": np.array(tokens, np.int32)},
         exact.astype(np.float64),
-        bytes=Path(file).stat().st_size,
+        bytes=model_.bytes,
+        rotated=count == 1,
     )
 
 
@@ -318,10 +365,11 @@ def _language_cases() -> list[Case]:
         return []
     return [
         Case(
-            f"Gemma 3 270M: {name}",
-            partial(language_model, prompt=prompt, count=count),
+            f"Gemma 3 270M{'' if checkpoint is None else f', {checkpoint}'}: {name}",
+            partial(language_model, prompt=prompt, count=count, checkpoint=checkpoint),
             1.2,
         )
+        for checkpoint in (None, *_CHECKPOINTS)
         for name, (prompt, count) in _LANGUAGE_CASES.items()
     ]
 

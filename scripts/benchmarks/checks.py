@@ -43,7 +43,8 @@ class Data:
         reals: the weights of a block matmul.
         products: multiplications that have to be done.
         bytes: of the weights.
-        rotated: True if each call reads another copy of the weights, from memory.
+        rotated: True if each call reads the weights from memory: another copy of them, unless they
+            are a model's, which no cache holds.
     """
 
     name: str

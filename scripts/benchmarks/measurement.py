@@ -26,7 +26,7 @@ from .hidden import HIDDEN
 OURS = "subquant"
 CPUID_PEERS = ("onnxruntime", "onnxruntime_exact", "litert")
 """Peers that choose their instruction set by the processor's `cpuid`."""
-PEERS = ("onnxruntime", "onnxruntime_exact", "litert", "llama", "iree")
+PEERS = ("onnxruntime", "onnxruntime_exact", "litert", "llama", "transformers", "iree")
 
 _MIN_ROTATED_BYTES = 360 * 2**20
 """Bytes of all copies of the weights of a rotated case: more than a cache holds."""
@@ -240,10 +240,13 @@ def _copies(name: str, data: Data) -> int:
 
 
 def _ceilings(data: Data) -> Sequence[str]:
-    """Return a case's ceilings: reading the weights, or multiplying; none for models and Vulkan."""
-    if not data.products or data.values.get("target") == "vulkan":
-        return ()
-    return CEILINGS[:1] if data.rotated else CEILINGS[1:]
+    """Return a case's ceilings: reading the weights, or multiplying; none for models and Vulkan.
+
+    A token of a language model reads its weights.
+    """
+    if data.rotated:
+        return CEILINGS[:1]
+    return CEILINGS[1:] if data.products and data.values.get("target") != "vulkan" else ()
 
 
 def _time_in_slices(

@@ -250,7 +250,12 @@ case is timed.
   of times spans more than a quarter: the machine was busy with other work.
 * The ratio is the median of the best peer with a right result over subquant's median (of the best
   peer, if no result is right). The mark is the ratio to reach.
-* With one row (1x..., GEMV) each call reads another copy of the weights, from memory.
+* With one row (1x..., GEMV) each call reads another copy of the weights, from memory. A token of a
+  language model reads the weights of the model.
+* A checkpoint is a folder of Hugging Face that compressed-tensors could have written: integers in
+  groups of 32 with bf16 scales. llama.cpp reads the same weights, to the last bit, from a GGUF file
+  (Q4_0, Q8_0, BF16); transformers, if it is installed, has them dequantized to bf16. The table of
+  embeddings is the output layer, too.
 * The ceiling is the memory bandwidth where weights come from memory; else the throughput of the
   multiply instruction with its loads and accumulation (AMX's where the machine has AMX).
 * Vulkan cases run on the first device of IREE's driver (without a GPU: Mesa's llvmpipe, with the

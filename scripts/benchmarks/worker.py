@@ -41,18 +41,20 @@ def answer(peer: Any, state: dict[str, Any], request: dict[str, Any]) -> Any:
         state.clear()
         gc.collect()
     if do == "prepare":
-        if request["case"].get("target") == "vulkan" and not getattr(peer, "HAS_VULKAN", False):
+        case = request["case"]
+        if case.get("target") == "vulkan" and not getattr(peer, "HAS_VULKAN", False):
             raise Unsupported("it computes on the CPU here")
-        if request["case"]["kind"] == "language model" and not getattr(peer, "READS_GGUF", False):
+        is_language_model = case["kind"] == "language model"
+        if is_language_model and not getattr(peer, "HAS_LANGUAGE_MODELS", False):
             raise Unsupported("it reads other models")
-        is_for_other = target_cpu(request["case"]) != HOST and HIDDEN not in os.environ
+        is_for_other = target_cpu(case) != HOST and HIDDEN not in os.environ
         if is_for_other and not getattr(peer, "HAS_TARGET_CPU", False):
             raise Unsupported("it chooses its instructions by this machine")
         os.environ["LP_NUM_THREADS"] = str(request["threads"])  # of Mesa's llvmpipe
         with np.load(request["arrays"]) as arrays:
             state |= {"copies": request["copies"], "numbers": itertools.count()}
             state["prepared"] = peer.prepare(
-                request["case"], dict(arrays), request["threads"], request["copies"]
+                case, dict(arrays), request["threads"], request["copies"]
             )
         return state["prepared"].notes
     if do == "time":

@@ -2,9 +2,14 @@
 
 A module has ``describe()``, which returns name and version, and ``prepare(case, arrays, threads,
 copies)``, which returns a `Prepared` or raises `Unsupported`. `benchmarks.checks` documents cases
-and arrays. Flags of a module: ``HAS_VULKAN`` (it computes cases of the target ``vulkan``),
-``READS_GGUF`` (language models), ``HAS_TARGET_CPU`` (it compiles for the ``target_cpu`` of a case,
-which may be another CPU than this machine's).
+and arrays.
+
+Flags of a module:
+
+* ``HAS_VULKAN``: it computes cases of the target ``vulkan``.
+* ``HAS_LANGUAGE_MODELS``: it computes these, or is a ceiling of them.
+* ``HAS_TARGET_CPU``: it compiles for the ``target_cpu`` of a case, which may be another CPU than
+  this machine's.
 """
 
 from __future__ import annotations

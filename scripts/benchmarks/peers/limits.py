@@ -13,9 +13,9 @@ from . import HOST, Array, Case, Unsupported, features_of, target_cpu
 from .iree import describe
 from .subquant import Calls
 
-__all__ = ["HAS_TARGET_CPU", "calls_of", "describe", "prepare"]
+__all__ = ["HAS_LANGUAGE_MODELS", "HAS_TARGET_CPU", "calls_of", "describe", "prepare"]
 
-HAS_TARGET_CPU = True
+HAS_TARGET_CPU = HAS_LANGUAGE_MODELS = True
 
 
 def calls_of(ceiling: Kernel, operand: Array, threads: int, copies: int, cpu: str = HOST) -> Calls:

@@ -18,7 +18,7 @@ import numpy as np
 from . import Array, Case, Prepared, Unsupported, features_of, target_cpu
 from .ggml import Products
 
-READS_GGUF = HAS_TARGET_CPU = True
+HAS_LANGUAGE_MODELS = HAS_TARGET_CPU = True
 
 _FEATURES = {
     **{name: name for name in ("avx2", "fma", "f16c", "bmi2", "neon", "dotprod", "sve", "sme")},
@@ -168,19 +168,20 @@ class LanguageModel:
     """Timed evaluation of the tokens after a prompt.
 
     Args:
-        case: ``prompt`` is the number of tokens before the timed ones, ``context`` the maximum.
+        case: ``gguf`` is the file, ``prompt`` the number of tokens before the timed ones,
+            ``context`` the maximum.
         tokens: the prompt and the timed tokens.
         threads: threads of prompt and token evaluation.
     """
 
     def __init__(self, case: Case, tokens: Array, threads: int) -> None:
-        self._reader = Reader(case["file"], case["context"], threads)
+        self._reader = Reader(case["gguf"], case["context"], threads)
         self._last = case["context"]
         self._prompt_length = case["prompt"]
         self._timed = [int(token) for token in tokens[self._prompt_length :]]
         if self._prompt_length:
             self._reader.read([int(token) for token in tokens[: self._prompt_length]])
-        self.notes: dict[str, Any] = {"bytes": os.path.getsize(case["file"])}
+        self.notes: dict[str, Any] = {"bytes": os.path.getsize(case["gguf"])}
 
     def call(self, copy: int) -> None:
         """See `Prepared`."""

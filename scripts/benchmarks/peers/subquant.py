@@ -26,7 +26,7 @@ from subquant.runtime import BoundCall, Device, Executable
 from ..programs import quantized_integers
 from . import HOST, Array, Case, Prepared, Unsupported, target_cpu
 
-HAS_VULKAN = READS_GGUF = HAS_TARGET_CPU = True
+HAS_VULKAN = HAS_LANGUAGE_MODELS = HAS_TARGET_CPU = True
 
 
 def describe() -> dict[str, str]:
@@ -84,7 +84,7 @@ class LanguageModel:
         if self._prompt_length:
             self._session.prompt(tokens[: self._prompt_length])
         self._result: Any = None
-        self.notes: dict[str, Any] = {"bytes": os.path.getsize(case["file"])}
+        self.notes: dict[str, Any] = {"bytes": os.path.getsize(case["gguf"])}
 
     def call(self, copy: int) -> None:
         """See `Prepared`."""
