@@ -279,17 +279,17 @@ WRONG_KEYS: dict[str, tuple[str, dict[str, Any], str]] = {
     "numbers of blocks that are none": (
         "qwen3_moe",
         {"mlp_only_layers": "0"},
-        "'mlp_only_layers' is '0', expected a list of the numbers of blocks",
+        "'mlp_only_layers' is '0', expected a list of elements, each an integer",
     ),
     "other blocks with experts": (
         "qwen3_moe",
         {"mlp_only_layers": [1]},
-        "has no tensor 'blk.0.ffn_gate_inp.weight'",
+        "has no tensor 'model.layers.0.mlp.gate.weight'",
     ),
     "another number of experts": (
         "mixtral",
         {"num_local_experts": 8},
-        "'blk.0.ffn_gate_inp.weight' has the shape [4, 64], expected [8, 64]",
+        "'model.layers.0.block_sparse_moe.gate.weight' has the shape [4, 64], expected [8, 64]",
     ),
     "a key of another architecture": (
         "mixtral",
