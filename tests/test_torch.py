@@ -112,6 +112,31 @@ def test_functions_share_one_executable() -> None:
         compiled(torch.zeros(1, 64))
 
 
+class Reader(nn.Module):
+    """Reads the count of a `Counter`."""
+
+    def __init__(self, counter: Counter) -> None:
+        super().__init__()
+        self.counter = counter
+
+    def forward(self) -> torch.Tensor:
+        return self.counter.count + 0
+
+
+def test_functions_share_the_buffers_that_they_update() -> None:
+    counter = seeded(Counter)
+    reader = Reader(counter).eval()  # type: ignore[arg-type]
+    x = torch.zeros(2, 8)
+    programs = {
+        "count": torch.export.export(counter, (x,)),
+        "read": torch.export.export(reader, ()),
+    }
+    compiled = subquant.torch.compile(programs)
+    for count in range(1, 3):
+        compiled.call("count", x)
+        assert compiled.call("read").tolist() == [count] * 4
+
+
 def test_an_exported_file_compiles(tmp_path: Path) -> None:
     module, x = seeded(Mlp), torch.randn(4, 64)
     path = tmp_path / "mlp.pt2"

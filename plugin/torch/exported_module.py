@@ -16,7 +16,7 @@ from ..core._mlir import ir
 from ..core.files import write_atomically
 from ..dialects import create_context
 from ..errors import UnsupportedError, UsageError
-from ..importers.torch.exported_program import import_program
+from ..importers.torch.exported_program import import_programs
 
 Traceable: TypeAlias = "torch.nn.Module | ExportedProgram"
 """A module, or a program that ``torch.export.export`` traced."""
@@ -76,8 +76,7 @@ def export_module(
     context = create_context()
     with context, ir.Location.unknown():
         result = ir.Module.create()
-        for name, program in programs.items():
-            import_program(program, result, name)
+        import_programs(programs, result)
         buffer = io.BytesIO()
         result.operation.write_bytecode(buffer)
     return ExportedModule(programs, buffer.getvalue())

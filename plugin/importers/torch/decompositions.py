@@ -7,11 +7,11 @@ same bits. Source: `torch/ao/quantization/fx/_decomposed.py` of PyTorch 2.13.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 Table = dict[Any, Callable[..., Any]]
 
 

@@ -19,12 +19,12 @@ def write_module(data: bytes, context: ir.Context, file: str = "-") -> ir.Module
     Raises:
         EnvironmentProblem: PyTorch is not installed.
         InputError: PyTorch cannot read the file: it is damaged, or of another version.
-        UnsupportedError: as `subquant.importers.torch.exported_program.import_program`.
+        UnsupportedError: as `subquant.importers.torch.exported_program.import_programs`.
     """
     require("torch", "a program of torch.export", "torch")
     import torch
 
-    from .exported_program import import_program
+    from .exported_program import import_programs
 
     try:
         with warnings.catch_warnings():
@@ -40,5 +40,5 @@ def write_module(data: bytes, context: ir.Context, file: str = "-") -> ir.Module
         ) from None
     with context, ir.Location.unknown():
         module = ir.Module.create()
-        import_program(program, module)
+        import_programs({"main": program}, module)
         return module

@@ -17,8 +17,8 @@ results (``logits``, ``cache.0.key``).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -49,34 +49,49 @@ _NUMPY_VIEWS = {
 """Types that NumPy lacks, with a type of the same width for their bytes."""
 
 
-def import_program(program: ExportedProgram, module: ir.Module, name: str = "main") -> ir.Operation:
-    """Append an exported program to `module` as a public function of the ``torch`` dialect.
+def import_programs(programs: Mapping[str, ExportedProgram], module: ir.Module) -> None:
+    """Append exported programs to `module` as public functions of the ``torch`` dialect.
+
+    The functions share parameters, and a buffer that one of them updates is one variable.
 
     Args:
-        program: the program, of any dialect of ATen; it is decomposed here, and not changed.
+        programs: the programs by the names of their functions, of any dialect of ATen; they are
+            decomposed here, and not changed.
         module: a module of a context of `subquant.dialects.create_context`.
-        name: the name of the function, and the prefix of its variables.
 
     Raises:
         UnsupportedError: an operator or a type that torch-mlir cannot import.
     """
     with warnings.catch_warnings():  # PyTorch copies trees of its own that it calls deprecated
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-        program = program.run_decompositions(decomposition_table())
-    hooks = _Hooks(module, name)
-    importer = FxImporter(module=module, hooks=hooks)
+        table = decomposition_table()
+        decomposed = {name: each.run_decompositions(table) for name, each in programs.items()}
+    tensors = _Tensors(module, {key for each in decomposed.values() for key in _updated(each)})
+    for name, program in decomposed.items():
+        _import_program(program, module, name, tensors)
+
+
+def _updated(program: ExportedProgram) -> Iterator[_Key]:
+    """Return the keys of the buffers that a program updates."""
+    for target in program.graph_signature.buffers_to_mutate.values():
+        buffers = program.state_dict if target in program.state_dict else program.constants
+        yield _key(buffers[target])
+
+
+def _import_program(
+    program: ExportedProgram, module: ir.Module, name: str, tensors: _Tensors
+) -> None:
+    importer = FxImporter(module=module, hooks=tensors)
     with module.context, ir.Location.unknown():
         try:
-            function = importer.import_program(program, func_name=name)
+            function = importer.import_program(program, func_name=name).operation
         except (NotImplementedError, TypeError, AssertionError, KeyError) as error:
             raise UnsupportedError(f"torch-mlir cannot import the program: {error}") from None
-        operation = function.operation
-        hooks.move_stores(operation)
+        tensors.move_stores(function)
         names = _argument_names(program), _result_names(program)
         for attribute, listed in zip(NAMES_ATTRIBUTES, names, strict=True):
             texts = [ir.StringAttr.get(each) for each in listed]
-            operation.attributes[attribute] = ir.ArrayAttr.get(texts)
-    return operation
+            function.attributes[attribute] = ir.ArrayAttr.get(texts)
 
 
 def _argument_names(program: ExportedProgram) -> list[str]:
@@ -123,13 +138,17 @@ def _elements_of(tensor: torch.Tensor) -> ir.DenseElementsAttr:
     return ir.DenseElementsAttr.get(array.reshape(-1).view(np.uint8), type=type_)
 
 
-class _Hooks(FxImporterHooks):  # type: ignore[misc]
-    """Writes the tensors of a program: constants, and variables for updated buffers."""
+class _Tensors(FxImporterHooks):  # type: ignore[misc]
+    """Writes the tensors of programs: constants, and variables for updated buffers.
 
-    def __init__(self, module: ir.Module, function: str) -> None:
+    Tensors with the same memory, shape and type are one.
+    """
+
+    def __init__(self, module: ir.Module, updated: Collection[_Key]) -> None:
         self._module = module
-        self._function = function
-        self._elements: dict[int, tuple[torch.Tensor, ir.Attribute]] = {}
+        self._updated = updated
+        self._elements: dict[_Key, tuple[torch.Tensor, ir.DenseElementsAttr]] = {}
+        self._variables: dict[_Key, str] = {}
         self._stores: list[ir.Operation] = []
 
     def resolve_literal(
@@ -144,14 +163,11 @@ class _Hooks(FxImporterHooks):  # type: ignore[misc]
 
     def resolve_input(self, gni: GraphNodeImporter, tensor: Any, info: InputInfo) -> Value | None:
         """Write a parameter or buffer: a constant, or the value of a variable if it is updated."""
-        if info.store_producer_node is None:
+        if _key(tensor) not in self._updated:
             return self.resolve_literal(gni, tensor, info)
-        name, elements = self._variable(info), self._attribute(tensor)
-        with ir.InsertionPoint.at_block_begin(self._module.body):
-            variables.define(name, elements)
+        name, type_ = self._variable(tensor, info), self._attribute(tensor).type
         with ir.InsertionPoint.at_block_begin(gni._b):
-            loaded = variables.load(name, elements.type)
-            return value("torch_c.from_builtin_tensor", [loaded], info.ir_type)
+            return value("torch_c.from_builtin_tensor", [variables.load(name, type_)], info.ir_type)
 
     def store_produced_value(
         self, gni: GraphNodeImporter, py_value: Any, produced_ir_value: Value, info: InputInfo
@@ -159,25 +175,37 @@ class _Hooks(FxImporterHooks):  # type: ignore[misc]
         """Write a store of a variable, which `move_stores` moves to the end."""
         type_ = self._attribute(py_value).type
         stored = value("torch_c.to_builtin_tensor", [produced_ir_value], type_)
-        self._stores.append(variables.store(self._variable(info), stored))
+        self._stores.append(variables.store(self._variable(py_value, info), stored))
 
     def move_stores(self, function: ir.Operation) -> None:
         """Move the stores behind all loads: a buffer may be read after its new value is known."""
         end = list(function.regions[0].blocks[0].operations)[-1]
         for store in self._stores:
             store.move_before(end)
+        self._stores.clear()
 
-    def _variable(self, info: InputInfo) -> str:
-        return f"{self._function}.{info.input_spec.target}"
+    def _variable(self, tensor: torch.Tensor, info: InputInfo) -> str:
+        """Return the name of a tensor's variable, which is defined on first use."""
+        key = _key(tensor)
+        if key not in self._variables:
+            name = f"state.{info.input_spec.target}"
+            while name in self._variables.values():
+                name += "_"
+            self._variables[key] = name
+            with ir.InsertionPoint.at_block_begin(self._module.body):
+                variables.define(name, self._attribute(tensor))
+        return self._variables[key]
 
-    def _attribute(self, tensor: torch.Tensor) -> ir.Attribute:
+    def _attribute(self, tensor: torch.Tensor) -> ir.DenseElementsAttr:
         """Return the elements of a tensor, one attribute for all its uses."""
-        if id(tensor) not in self._elements:
-            self._elements[id(tensor)] = tensor, _elements_of(tensor)
-        return self._elements[id(tensor)][1]
+        key = _key(tensor)
+        if key not in self._elements:
+            self._elements[key] = tensor, _elements_of(tensor)  # the tensor keeps its memory
+        return self._elements[key][1]
 
 
-def import_programs(programs: Sequence[tuple[str, ExportedProgram]], module: ir.Module) -> None:
-    """Append several programs, each a function of its name."""
-    for name, program in programs:
-        import_program(program, module, name)
+_Key: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+
+
+def _key(tensor: torch.Tensor) -> _Key:
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
