@@ -16,12 +16,17 @@ from gguf_models import SMALL, TinyModel
 from programs import LONG
 from subquant.emit.trace import trace
 from subquant.errors import UnsupportedError, UsageError
-from subquant.models import Model, Session, emit, load
-from subquant.models.interface import Shape
+from subquant.models import Model, Session, emit, load, transformer
+from subquant.models.architectures import Pairs
+from subquant.models.configuration import Configuration
+from subquant.models.interface import Shape, empty_caches
+from subquant.models.rotary_embedding import Rotation
 from subquant.models.source import open_model
+from subquant.models.transformer import key_scales
 from subquant.numerics.array_functions import put_slice
 from subquant.numerics.cache_formats import CacheFormat
 from subquant.runtime import Device
+from subquant.weights.sources import open_weights
 from transformer_oracle import Oracle
 
 FLOAT_FOLDERS = ["gemma3"]
@@ -115,6 +120,64 @@ def test_sessions_with_integers(name: Any, bound: float, model_file: Path, tmp_p
     after = np.array([session.next(token) for token in tokens[11:]])
     assert error_of(after, logits[11:]) < bound / 5  # a sum of f32 in another order may round up
     assert cache_addresses(session) == addresses  # they are updated in place
+
+
+# -- scales of keys -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ("halves", [4, 8, 2**-10, 4, 4, 8, 2**-10, 4, 4, 2**-10]),
+        ("neighbors", [4, 4, 1, 1, 8, 8, 1, 1, 4, 2**-10]),
+    ],
+)
+def test_key_scales_are_powers_of_two(pairs: Pairs, expected: list[float]) -> None:
+    """Roots of quotients of weights, of which eight are of rotated pairs; 0 counts as 2**-20."""
+    keys = np.float32([16, 1, 0, -3, 4, -64, 0, 0.1, 5.9, 0])
+    queries = np.float32([1, -1, -2, 0, 1, 1, 0, 0.1, -0.3, 1])
+    scales = key_scales(keys, queries, Rotation(1e4, 8, 1.0, pairs))
+    assert scales.tolist() == expected
+
+
+@pytest.mark.parametrize("architecture", ["gemma3", "qwen3"])
+def test_key_scales_change_no_logit_of_a_cache_of_f32(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = TinyModel(architecture).write(tmp_path / "model.gguf")
+    dataset, tokens = open_weights(path), np.arange(3, 15, dtype=np.int32)
+    configuration = Configuration.of(dataset.properties, dataset.theta.flatten())
+    used = []
+
+    def logits(scales_of: Any) -> np.ndarray:
+        monkeypatch.setattr(transformer, "key_scales", scales_of)
+        x = transformer.embed(configuration, dataset.theta, tokens)
+        caches = empty_caches(configuration, 16, "f32")
+        x, _ = transformer.run_blocks(configuration, dataset.theta, x, np.int32(0), caches)
+        return np.asarray(transformer.logits(configuration, dataset.theta, x))
+
+    def recorded(*arguments: Any) -> Any:
+        used.append(key_scales(*arguments))
+        return used[-1]
+
+    np.testing.assert_array_equal(logits(recorded), logits(lambda *_: np.float32(1)))
+    assert len(used) == configuration.blocks
+    assert (np.concatenate(used) != 1).any()
+
+
+def test_key_scales_reduce_errors_of_scores() -> None:
+    """Weights of 1/8 to 8: without scales, the greatest element decides the error of all."""
+    generator, size, storage = np.random.default_rng(4), 128, FORMATS["int8"]
+    weights = np.tile(2 ** generator.uniform(-3, 3, (2, size // 2)), 2).astype(np.float32)
+    arrays = generator.normal(size=(2, 200, 1, size)).astype(np.float32)
+    queries, keys = arrays * weights[:, None, None]
+
+    def error(scale: np.ndarray | np.float32) -> float:
+        decoded = storage.decode(storage.encode(keys / scale), size) * scale
+        return float(np.std(np.einsum("qhd,khd->qk", queries, decoded - keys)))
+
+    scales = key_scales(weights[1], weights[0], Rotation(1e4, size, 1.0, "halves"))
+    assert error(scales) < 0.6 * error(np.float32(1))
 
 
 # -- formats --------------------------------------------------------------------------------------

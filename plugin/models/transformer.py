@@ -25,14 +25,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..layouts import QuantizedTensor
-from ..numerics.array_functions import put_slice
+from ..numerics.array_functions import bits_of, put_slice
 from ..numerics.attention import attend
 from ..numerics.cache_formats import stored_as
-from ..numerics.element_types import AnyArray
+from ..numerics.element_types import F32, I32, AnyArray
 from ..ops.activations import quantize_activations
 from ..ops.layers import Embedding
 from ..ops.linear import linear
 from ..ops.others import add, multiply, rms_norm, silu
+from ..ops.registry import real
 from .configuration import Configuration, Experts
 from .experts import mix_experts
 from .interface import Cache
@@ -40,6 +41,12 @@ from .rotary_embedding import Rotation
 
 Weights = Callable[[str], Any]
 """Tree of tensors, or a function from a name to a subtree: ``weights("blk.0")``."""
+
+
+_ONE, _EXPONENT, _HALF_MANTISSA = 0x3F800000, 0x7F800000, 0x400000
+"""Bits of f32: 1, the exponent, and what rounds to the nearer power of 2 when it is added."""
+_MIN_NORM_WEIGHT = 2.0**-20
+"""Weights of norms of less magnitude count as this in the scales of keys."""
 
 
 class RotaryTables(NamedTuple):
@@ -69,10 +76,15 @@ def logits(configuration: Configuration, weights: Weights, x: AnyArray) -> AnyAr
 
 def normalize(configuration: Configuration, theta: Any, x: AnyArray) -> AnyArray:
     """Return the RMS norm of the last axis, times the weight plus `norm_offset`."""
-    weight = theta.tensor("weight")
-    if configuration.structure.norm_offset:
-        weight = weight.array.astype(np.float32) + np.float32(configuration.structure.norm_offset)
-    return rms_norm(x, weight, epsilon=configuration.epsilon)
+    return rms_norm(x, norm_weight(configuration, theta), epsilon=configuration.epsilon)
+
+
+def norm_weight(configuration: Configuration, theta: Any) -> AnyArray:
+    """Return the weight of a norm plus `norm_offset`, float32."""
+    tensor = theta.tensor("weight")
+    weight = real(tensor.unpack() if isinstance(tensor, QuantizedTensor) else tensor.array)
+    offset = configuration.structure.norm_offset
+    return weight + np.float32(offset) if offset else weight
 
 
 def project(configuration: Configuration, theta: Any, x: AnyArray) -> AnyArray:
@@ -187,7 +199,10 @@ class _Block:
         queries = queries.reshape((count, c.heads, c.size))
         keys, values = (each.reshape((count, c.kv_heads, c.size)) for each in (keys, values))
         if c.structure.qk_norms:
-            queries, keys = self._norm("attn_q_norm", queries), self._norm("attn_k_norm", keys)
+            key, query = (norm_weight(c, self.theta(f"attn_{name}_norm")) for name in "kq")
+            scales = key_scales(key, query, c.rotation)
+            queries = self._norm("attn_q_norm", queries) * scales
+            keys = self._norm("attn_k_norm", keys) / scales
         if self.is_rotated:
             queries, keys = (rotate(each, tables, c.rotation) for each in (queries, keys))
         cache = Cache(
@@ -254,6 +269,34 @@ def rotate(x: AnyArray, tables: RotaryTables, rotation: Rotation) -> AnyArray:
         cosine, sine = (each[:, None, None, :] for each in tables)
     rotated = (pairs * cosine + np.flip(pairs, axis) * (sine * signs)).reshape((*x.shape[:2], size))
     return np.concatenate([rotated, x[..., size:]], -1) if size < x.shape[2] else rotated
+
+
+def key_scales(key_weight: AnyArray, query_weight: AnyArray, rotation: Rotation) -> AnyArray:
+    """Powers of 2 that keys are divided by and queries multiplied by, ``[D]``.
+
+    No product changes. Integers of a group have the error of its greatest element, which counts in
+    scores as much as the query is great. For the weights ``k`` and ``q`` of the norms, the scale
+    ``sqrt(k / q)`` gives the elements of queries and keys the same magnitude. It is rounded to a
+    power of 2, and both elements of a rotated pair have that of the greater weights.
+
+    Source: "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language
+    Models", equation 4 with the migration strength 0.5.
+    """
+    key, query = (
+        bits_of(np.maximum(_pair_maxima(np.abs(each), rotation), np.float32(_MIN_NORM_WEIGHT)), I32)
+        for each in (key_weight, query_weight)
+    )
+    bits = ((key - query) >> 1) + _ONE  # of the square root, as a mantissa is near a logarithm
+    return bits_of((bits + _HALF_MANTISSA) & _EXPONENT, F32)
+
+
+def _pair_maxima(x: AnyArray, rotation: Rotation) -> AnyArray:
+    """Replace the elements of each rotated pair by the greater of them."""
+    size, half = rotation.size, rotation.size // 2
+    shape, axis = ((half, 2), 1) if rotation.pairs == "neighbors" else ((2, half), 0)
+    pairs = x[:size].reshape(shape).max(axis, keepdims=True)
+    maxima = np.broadcast_to(pairs, shape).reshape((size,))
+    return np.concatenate([maxima, x[size:]]) if size < x.shape[0] else maxima
 
 
 def gelu(x: AnyArray) -> AnyArray:
