@@ -6,10 +6,12 @@ same bits. Source: `torch/ao/quantization/fx/_decomposed.py` of PyTorch 2.13.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
+
+from . import pooling
 
 Tensor: TypeAlias = torch.Tensor
 Table = dict[Any, Callable[..., Any]]
@@ -131,16 +133,34 @@ def _integer_matmul(left: Tensor, right: Tensor) -> Any:
     return torch.ops.aten._int_mm.default(shifted, right) + correction
 
 
+def _empty(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> Tensor:
+    """Return zeros for a tensor whose elements are written later."""
+    return torch.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
+
+
 def decomposition_table() -> Table:
     """Return the table for `torch.export.ExportedProgram.run_decompositions`.
 
     It has PyTorch's core decompositions, those that torch-mlir asks for, and the ones of this file.
     """
     import torch.ao.quantization.fx._decomposed  # registers the operators
+    from torch._decomp import get_decompositions
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
-    quantized = torch.ops.quantized_decomposed
-    return dict(get_decomposition_table()) | {
+    quantized, aten = torch.ops.quantized_decomposed, torch.ops.aten
+    of_pytorch = get_decompositions(
+        [aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d]
+    )
+    table: Table = dict(get_decomposition_table()) | of_pytorch
+    return table | {
         quantized.quantize_per_tensor.default: _quantize,
         quantized.quantize_per_tensor.tensor: _quantize_by_tensors,
         quantized.dequantize_per_tensor.default: _dequantize,
@@ -148,5 +168,9 @@ def decomposition_table() -> Table:
         quantized.quantize_per_channel.default: _quantize_per_channel,
         quantized.dequantize_per_channel.default: _dequantize_per_channel,
         quantized.choose_qparams.tensor: _choose_qparams,
-        torch.ops.aten._int_mm.default: _integer_matmul,
+        aten._int_mm.default: _integer_matmul,
+        aten.empty.memory_format: _empty,
+        aten.max_pool2d_with_indices.default: pooling.max_pool2d_with_indices,
+        aten.avg_pool2d.default: pooling.avg_pool2d,
+        aten._adaptive_avg_pool3d.default: pooling.adaptive_avg_pool3d,
     }

@@ -17,7 +17,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...core._mlir import Operation, ir, passmanager, register_upstream_passes, translate_errors
+from ...core._mlir import (
+    Operation,
+    ir,
+    passmanager,
+    place_of,
+    register_upstream_passes,
+    translate_errors,
+)
 from ...dialects.dense import elements_of_resource
 from ...errors import Remark, UnsupportedError
 from ..base import UNCHANGED, ModulePass, named, walk
@@ -48,22 +55,44 @@ Its check is left out, which refuses variables, and ``stablehlo-refine-shapes``,
 several functions.
 """
 
+_LOWERED_TO_TYPES = _PIPELINES.index("torch-func-backend-type-conversion-for-stablehlo")
+"""The number of pipelines after which no operator of the dialect may be left."""
+
 _IMPORT_ATTRIBUTE = "torch.assume_strict_symbolic_shapes"
 
 
-_OPERATOR = re.compile(r'"torch\.operator"\(.*name = "torch\.([\w.]+)"')
+_OPERATORS = ("torch.aten.", "torch.prims.", "torch.quantized_decomposed.", "torch.torchvision.")
+_OPERATOR = re.compile(
+    r"failed to legalize operation '"
+    r"(?:torch\.(aten[\w.]+)'|torch\.operator'.*name = \"torch\.([\w.]+)\")"
+)
+
+
+def _is_of_torch(op: Operation) -> bool:
+    if op.name == "func.func":
+        return "!torch" in str(op.attributes["function_type"])
+    return bool(op.name.startswith(_DIALECTS))
+
+
+def _refusal(operator: str) -> str:
+    return (
+        f"the program has the operator {operator}, which torch-mlir does not lower to StableHLO "
+        "with these arguments; write it with others in the module, or give subquant a model in "
+        "ONNX (torch.onnx.export)"
+    )
 
 
 def _reworded(message: str, notes: list[str]) -> str:
-    """Name the operator that torch-mlir does not know, in PyTorch's words."""
-    operator = _OPERATOR.search(message)
-    if operator is None:
-        return message
-    return (
-        f"the program has the operator {operator.group(1)}, which torch-mlir does not lower to "
-        "StableHLO; replace it in the module, or give subquant a model in ONNX "
-        "(torch.onnx.export)"
-    )
+    """Name the operator that torch-mlir cannot lower, in PyTorch's words."""
+    match = _OPERATOR.search(message)
+    return message if match is None else _refusal(match.group(1) or match.group(2))
+
+
+def _check_lowered(module: Operation) -> None:
+    """Refuse operators that torch-mlir's patterns left."""
+    for op in walk(module):
+        if op.name.startswith(_OPERATORS):
+            raise UnsupportedError(_refusal(op.name.removeprefix("torch.")), place_of(op.location))
 
 
 @dataclass(frozen=True)
@@ -76,10 +105,12 @@ class LegalizeTorch(ModulePass):
         Raises:
             UnsupportedError: an operator that torch-mlir does not lower, at its place.
         """
-        if not any(op.name.startswith(_DIALECTS) for op in walk(module)):
+        if not any(map(_is_of_torch, walk(module))):
             return UNCHANGED
         register_upstream_passes()
-        for text in _PIPELINES:
+        for number, text in enumerate(_PIPELINES):
+            if number == _LOWERED_TO_TYPES:
+                _check_lowered(module)
             manager = passmanager.PassManager.parse(f"builtin.module({text})")
             message = f"torch-mlir's '{text}' failed"
             with translate_errors(UnsupportedError, message, reword=_reworded):

@@ -1,0 +1,132 @@
+"""Decompositions of poolings that torch-mlir 20261001 lowers wrongly or not at all.
+
+With ``ceil_mode`` a window may begin inside the padded input and end outside; torch-mlir counts
+windows as without it. The input is padded until no window ends outside.
+
+Source of sizes and counts: ``aten/src/ATen/native/Pool.h`` and ``AvgPoolKernel.cpp`` of PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+Tensor: TypeAlias = torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """The windows of a pooling along one axis.
+
+    Args:
+        size: the input's size.
+        kernel, stride, padding, dilation: of the pooling.
+        ceil_mode: whether a last window that ends outside the padded input counts.
+    """
+
+    size: int
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+    ceil_mode: bool
+
+    @property
+    def windows(self) -> int:
+        """The number of windows; the last one begins inside the input or its left padding."""
+        span = self.size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1
+        count = (span + (self.stride - 1 if self.ceil_mode else 0)) // self.stride + 1
+        if self.ceil_mode and (count - 1) * self.stride >= self.size + self.padding:
+            count -= 1
+        return count
+
+    @property
+    def right_padding(self) -> int:
+        """The padding with which the last window ends inside, at least `padding`."""
+        end = (self.windows - 1) * self.stride + self.dilation * (self.kernel - 1) + 1
+        return max(self.padding, end - self.size - self.padding)
+
+    def counts(self, like: Tensor, *, with_padding: bool) -> Tensor:
+        """Return the number of elements of each window, of shape [windows]."""
+        start = torch.arange(self.windows, device=like.device) * self.stride - self.padding
+        end = torch.clamp(start + self.kernel, max=self.size + self.padding)
+        if not with_padding:
+            start, end = torch.clamp(start, min=0), torch.clamp(end, max=self.size)
+        return (end - start).to(like.dtype)
+
+
+def _axes(
+    values: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> list[_Axis]:
+    rank = len(kernel)
+    parameters = [
+        list(each) if len(each) == rank else list(each) * rank
+        for each in (values.shape[-rank:], kernel, stride or kernel, padding, dilation)
+    ]
+    return [
+        _Axis(size, window, step, pad, dilate, ceil_mode)
+        for size, window, step, pad, dilate in zip(*parameters, strict=True)
+    ]
+
+
+def _pad(values: Tensor, axes: Sequence[_Axis], number: float) -> Tensor:
+    sides = [side for axis in reversed(axes) for side in (axis.padding, axis.right_padding)]
+    return torch.constant_pad_nd(values, sides, number)
+
+
+def max_pool2d_with_indices(
+    values: Tensor,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = (0,),
+    dilation: Any = (1,),
+    ceil_mode: bool = False,
+) -> Any:
+    """Pool padded values; indices are those of the values without padding."""
+    if not ceil_mode:
+        return NotImplemented
+    axes = _axes(values, kernel, stride, padding, dilation, ceil_mode)
+    lowest = -torch.inf if values.is_floating_point() else torch.iinfo(values.dtype).min
+    padded = _pad(values, axes, lowest)
+    steps = [axis.stride for axis in axes], [0] * len(axes), [axis.dilation for axis in axes]
+    pooled, indices = torch.ops.aten.max_pool2d_with_indices.default(padded, kernel, *steps)
+    width = int(padded.shape[-1])
+    row, column = indices // width - axes[0].padding, indices % width - axes[1].padding
+    return pooled, row * axes[1].size + column
+
+
+def avg_pool2d(
+    values: Tensor,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """Sum padded values, and divide by the number of elements of each window."""
+    if not ceil_mode:
+        return NotImplemented
+    axes = _axes(values, kernel, stride, padding, (1,), ceil_mode)
+    padded = _pad(values, axes, 0.0)
+    strides = [axis.stride for axis in axes]
+    mean = torch.ops.aten.avg_pool2d.default(padded, kernel, strides, [0] * len(axes))
+    total = mean * float(math.prod(axis.kernel for axis in axes))
+    if divisor_override is not None:
+        return total / divisor_override
+    rows, columns = (axis.counts(values, with_padding=count_include_pad) for axis in axes)
+    return total / (rows[:, None] * columns)
+
+
+def adaptive_avg_pool3d(values: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Average along one axis after the other: windows are boxes."""
+    for axis, count in zip((-3, -2, -1), sizes, strict=True):
+        size = int(values.shape[axis])
+        windows = [(n * size // count, -(-(n + 1) * size // count)) for n in range(count)]
+        parts = [values.narrow(axis, start, end - start) for start, end in windows]
+        values = torch.cat([part.mean(axis, keepdim=True) for part in parts], axis)
+    return values
