@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.read_record import ReadRecord
+from ..core.read_record import Irrelevant, ReadRecord
 from ..errors import InputError, Place, SubquantError, UnsupportedError
 from ..layouts import InferenceTensor
 from .architectures import (
@@ -125,7 +125,8 @@ class Configuration:
             name = architecture_of(properties, ARCHITECTURES)
             record = ReadRecord(None)
             values = Properties(record.track("property", of_model, irrelevant_properties(name)))
-            tracked = record.track("tensor", tensors)
+            images = _IMAGE_TENSORS if name == "gemma3" else []
+            tracked = record.track("tensor", tensors, images)
             configuration = cls._of(name, values, tracked)
             check_tensors(configuration, tracked)
             _check_rows(configuration.vocabulary, values, properties.get("tokenizer.ggml.tokens"))
@@ -223,6 +224,16 @@ class Configuration:
     def has_window(self, block: int) -> bool:
         """Return whether a block attends to the last tokens only."""
         return self.window > 0 and self.windowed_blocks[block]
+
+
+def is_of_images(name: str) -> bool:
+    """Return True for the name of a tensor of images, in files with the text model of Gemma 3."""
+    return any(each.matches(name, None) for each in _IMAGE_TENSORS)
+
+
+_IMAGE_TENSORS = [
+    Irrelevant(f"{prefix}.*", "belongs to images, which no prompt has") for prefix in ("v", "mm")
+]
 
 
 def _experts(

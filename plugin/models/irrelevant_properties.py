@@ -71,6 +71,8 @@ _OF_ARCHITECTURE = (
     ("rope.scaling.finetuned", "tells how the model was trained", ()),
     ("rope.scaling.original_context_length", "belongs to YaRN, and is read for that", ()),
     ("rope.scaling.attn_factor", "scales nothing", (1.0,)),
+    ("vision.*", "belongs to images, which no prompt has", ()),
+    ("mm.*", "belongs to images, which no prompt has", ()),
     ("tensor_data_layout", "is the order of rows of all GGUF files", ("Meta AI original pth",)),
 )
 

@@ -179,6 +179,8 @@ def load(
     where = Device.of(device, threads)
     folder = Path(cache) if cache is not None else default_cache()
     source = open_model(path)
+    for remark in source.remarks:
+        notify(remark)
     shape = _shape(source, context, kv_cache, activations)
     for text, count in source.activations().items() if not shape.rounds_activations else ():
         notify(
@@ -271,6 +273,8 @@ def emit(
     source = open_model(path)
     shape = _shape(source, context, kv_cache)
     notify = progress or (lambda step: None)
+    for remark in source.remarks:
+        notify(remark)
     from .module import write_module
 
     # Any target may compile it, and without a kernel a group copies the weight of its expert.

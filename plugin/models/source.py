@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ..core.mapped_files import mappings_of, release_pages
-from ..errors import InputError, Place
+from ..errors import InputError, Place, counted
 from ..formats.tokenizer_files import PROPERTY, TokenizerFiles
 from ..layouts import InferenceTensor, QuantizedTensor, StackedArrays, StackedTensor
 from ..layouts.activations import summary
 from ..weights.sources import open_weights
 from ..weights.theta import Dataset, Theta
 from .chat import ChatTemplate
-from .configuration import Configuration
+from .configuration import Configuration, is_of_images
 from .tokenizer import AnyTokenizer, Tokenizer
 
 _VOCABULARY = ("tokens", "scores", "token_type", "merges")
@@ -31,12 +31,14 @@ class ModelSource:
         dataset: the weights, under the names of the file.
         properties: the properties of a GGUF file by its keys; ``meta`` and ``hparams`` of a
             checkpoint.
+        image_tensors: the names of tensors of images, which are not used.
     """
 
     path: Path
     configuration: Configuration
     tensors: Mapping[str, InferenceTensor]
     dataset: Dataset = field(repr=False)
+    image_tensors: tuple[str, ...] = ()
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -51,12 +53,22 @@ class ModelSource:
             if isinstance(tensor, QuantizedTensor)
         )
 
+    @property
+    def remarks(self) -> list[str]:
+        """The parts of the file that are not used, as lines for people."""
+        if not self.image_tensors:
+            return []
+        count, first = counted(len(self.image_tensors), "tensor"), self.image_tensors[0]
+        return [f"{count} of images ({first}, ...) are not used: text only"]
+
     def parameters(self) -> Dataset:
-        """Return the data set of the parameters of the program, in which experts are stacked."""
+        """Return the data set of the program's parameters: experts are stacked, none is unused."""
         tensors = self.tensors.values()
-        if not any(isinstance(each, (StackedArrays, StackedTensor)) for each in tensors):
+        has_stacks = any(isinstance(each, (StackedArrays, StackedTensor)) for each in tensors)
+        if not has_stacks and not self.image_tensors:
             return self.dataset
-        return Dataset(self.properties, Theta(tensors))
+        used = [each for each in tensors if each.name not in self.image_tensors]
+        return Dataset(self.properties, Theta(used))
 
     def release_pages(self) -> None:
         """Return the pages of the files that were read to the system; see `release_pages`."""
@@ -66,9 +78,10 @@ class ModelSource:
     def tokenizer(self) -> AnyTokenizer:
         """Make the tokenizer; errors as its class. Drops a vocabulary from `properties`."""
         if is_checkpoint(self.properties):
+            from .huggingface.text_part import text_config
             from .huggingface.tokenizer import CheckpointTokenizer
 
-            return CheckpointTokenizer(self._files, config_of(self.properties))
+            return CheckpointTokenizer(self._files, text_config(config_of(self.properties)))
         tokenizer = Tokenizer.from_properties(self.properties)
         for name in _VOCABULARY:  # to save memory
             self.properties.pop(f"tokenizer.ggml.{name}", None)
@@ -123,7 +136,9 @@ def open_model(path: str | os.PathLike[str], *, lists: bool = True) -> ModelSour
     if is_checkpoint(dataset.properties):
         from .huggingface.checkpoint import read_checkpoint
 
-        configuration, tensors = read_checkpoint(config_of(dataset.properties), tensors, location)
+        config = config_of(dataset.properties)
+        configuration, tensors, images = read_checkpoint(config, tensors, location)
     else:
+        images = tuple(filter(is_of_images, tensors))
         configuration = Configuration.of(dataset.properties, tensors, location)
-    return ModelSource(Path(path), configuration, tensors, dataset)
+    return ModelSource(Path(path), configuration, tensors, dataset, images)

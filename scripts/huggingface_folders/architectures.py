@@ -10,9 +10,18 @@ from tempfile import TemporaryDirectory
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig
+from transformers import AutoConfig, GenerationConfig, PretrainedConfig
 
-from .models import SIZES, forward, random_model, read_arrays, tokens_of, write_expected, write_json
+from .models import (
+    SIZES,
+    auto_class,
+    forward,
+    random_model,
+    read_arrays,
+    tokens_of,
+    write_expected,
+    write_json,
+)
 from .tokenizer_files import VOCABULARY, write_byte_fallback, write_byte_level
 
 _WINDOW = 12
@@ -73,6 +82,29 @@ def gemma3_config() -> PretrainedConfig:
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
         rope_parameters={kind: dict(rope) for kind, rope in _GEMMA_ROPE.items()},
     )
+
+
+def _gemma3_images() -> PretrainedConfig:
+    """Return the configuration of Gemma 3 with images: a text model and a vision tower."""
+    text = gemma3_config().to_dict() | {"hidden_size": 32, "intermediate_size": 48}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+              "num_attention_heads": 2, "image_size": 16, "patch_size": 8}  # fmt: skip
+    return transformers.Gemma3Config(
+        text_config=text, vision_config=vision, mm_tokens_per_image=1, eos_token_id=[1, 5],
+        bos_token_id=2, image_token_index=319, boi_token_index=317, eoi_token_index=318,
+    )  # fmt: skip
+
+
+def _mistral3_images() -> PretrainedConfig:
+    """Return the configuration of Mistral 3 with images; its output layer is a tensor."""
+    text = mistral_config(hidden_size=32, intermediate_size=48).to_dict()
+    vision = {"model_type": "pixtral", "hidden_size": 16, "intermediate_size": 16,
+              "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8, "image_size": 16,
+              "patch_size": 8}  # fmt: skip
+    return transformers.Mistral3Config(
+        text_config=text | {"tie_word_embeddings": False}, vision_config=vision,
+        tie_word_embeddings=False, image_token_index=10,
+    )  # fmt: skip
 
 
 def _qwen2(**settings: object) -> PretrainedConfig:
@@ -137,6 +169,8 @@ _CONFIGURATIONS: dict[str, Callable[[], PretrainedConfig]] = {
     ),
     "qwen3": lambda: qwen3_config(num_hidden_layers=1),
     "gemma3": gemma3_config,
+    "gemma3_images": _gemma3_images,
+    "mistral3_images": _mistral3_images,
     "phi3": lambda: _phi3(num_hidden_layers=1),
     "phi3_partial": lambda: _phi3(
         num_hidden_layers=1,
@@ -157,7 +191,7 @@ _SHARDED = {"qwen3": "60KB"}
 def _write(name: str, folder: Path) -> None:
     model = random_model(_CONFIGURATIONS[name]())
     model.config.architectures = [type(model).__name__]
-    eos = model.config.eos_token_id
+    eos = getattr(model.config, "eos_token_id", None)
     if isinstance(eos, list):
         model.generation_config = GenerationConfig(
             bos_token_id=model.config.bos_token_id, eos_token_id=eos, do_sample=False
@@ -175,9 +209,12 @@ def _write(name: str, folder: Path) -> None:
 
 def load_float32(folder: Path) -> transformers.PreTrainedModel:
     """Return transformers' model of a folder in float32, with eager attention."""
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    config = AutoConfig.from_pretrained(folder)
+    return (
+        auto_class(config)
+        .from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        .eval()
+    )
 
 
 def _llama_of_4x(config: dict) -> dict:

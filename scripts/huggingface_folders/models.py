@@ -11,7 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 LIBRARIES = ("transformers", "torch", "compressed-tensors", "bitsandbytes", "torchao")
 _SEED = 20261127
@@ -34,6 +39,12 @@ SIZES = {
 """The sizes and other settings that the models have in common."""
 
 
+def auto_class(config: PretrainedConfig) -> type:
+    """Return transformers' class that makes a model of a configuration."""
+    has_images = hasattr(config, "vision_config")
+    return AutoModelForImageTextToText if has_images else AutoModelForCausalLM
+
+
 def random_model(config: PretrainedConfig, deviation: float = 0.125) -> PreTrainedModel:
     """Return a bf16 model of random weights, norms and biases.
 
@@ -41,7 +52,7 @@ def random_model(config: PretrainedConfig, deviation: float = 0.125) -> PreTrain
     around 0 where the model adds 1 to them (Gemma).
     """
     config.initializer_range = deviation
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    model = auto_class(config).from_config(config, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(_SEED)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -57,7 +68,9 @@ def random_model(config: PretrainedConfig, deviation: float = 0.125) -> PreTrain
 def tokens_of(config: PretrainedConfig, count: int = _TOKENS) -> torch.Tensor:
     """Return random tokens of the model's vocabulary."""
     generator = np.random.default_rng(_SEED)
-    return torch.from_numpy(generator.integers(0, config.vocab_size, count).astype(np.int32))
+    return torch.from_numpy(
+        generator.integers(0, config.get_text_config().vocab_size, count).astype(np.int32)
+    )
 
 
 def forward(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:

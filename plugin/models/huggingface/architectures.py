@@ -41,6 +41,9 @@ class CheckpointArchitecture(BlockStructure):
     """The differences of an architecture from Llama in checkpoints.
 
     Attributes:
+        heads: the default of ``num_attention_heads``, where files may leave it out.
+        context: the default of ``max_position_embeddings``, likewise.
+        vocabulary: the default of ``vocab_size``, likewise.
         kv_heads: the default of ``num_key_value_heads``; None for ``num_attention_heads``.
         head_size: the default of ``head_dim``; None for the width divided by the heads.
         epsilon: the default of ``rms_norm_eps``.
@@ -55,6 +58,9 @@ class CheckpointArchitecture(BlockStructure):
         experts: the defaults of the mixture of experts, if the architecture has one.
     """
 
+    heads: int | None = None
+    context: int | None = None
+    vocabulary: int | None = None
     kv_heads: int | None = None
     head_size: int | None = None
     epsilon: float = 1e-6
@@ -88,6 +94,9 @@ TABLE = {
         post_norms=True,
         norm_offset=1.0,
         scales_embedding=True,
+        heads=8,
+        context=131_072,
+        vocabulary=262_208,
         kv_heads=4,
         head_size=256,
         rope_base=1_000_000.0,

@@ -26,6 +26,7 @@ from .architectures import (
     CheckpointArchitecture,
 )
 from .rope_settings import read_rotation
+from .text_part import TEXT_MODELS
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -43,11 +44,13 @@ def read_configuration(
     config: Mapping[str, Json],
     tensors: Mapping[str, InferenceTensor],
     location: Place | None = None,
+    path: str = "",
 ) -> Configuration:
     """Read a ``config.json``.
 
     Args:
         config: the object.
+        path: the key of the object in the file, with a dot at the end; empty for the whole.
         tensors: the tensors of the checkpoint by the names of
             `subquant.models.configuration.expected_tensors`.
 
@@ -60,9 +63,9 @@ def read_configuration(
         if not isinstance(name, str) or name not in TABLE:
             raise UnsupportedError(
                 f"the model is of the 'model_type' {shown(name)}, expected one of: "
-                f"{', '.join(TABLE)}"
+                f"{', '.join((*TABLE, *TEXT_MODELS))}"
             )
-        settings = Settings(config, irrelevant=IRRELEVANT_KEYS)
+        settings = Settings(config, path=path, irrelevant=IRRELEVANT_KEYS)
         settings.value(str, "model_type")
         configuration = _Reader(name, TABLE[name], settings).read(tensors)
         settings.finish()
@@ -80,12 +83,15 @@ class _Reader:
     def read(self, tensors: Mapping[str, InferenceTensor]) -> Configuration:
         """Read all keys."""
         kind, settings = self._kind, self._settings
-        width, heads = settings.count("hidden_size"), settings.count("num_attention_heads")
+        width, heads = (
+            settings.count("hidden_size"),
+            settings.count("num_attention_heads", kind.heads),
+        )
         kv_heads = settings.count("num_key_value_heads", kind.kv_heads or heads)
         if heads % kv_heads:
             raise settings.error("num_key_value_heads", f"a divisor of the {heads} heads")
         size = settings.count("head_dim", kind.head_size or width // heads or None)
-        context = settings.count("max_position_embeddings")
+        context = settings.count("max_position_embeddings", kind.context)
         blocks = settings.count("num_hidden_layers")
         if blocks > len(tensors):
             raise settings.error("num_hidden_layers", f"fewer than the {len(tensors)} tensors")
@@ -102,7 +108,7 @@ class _Reader:
         window_rotation = rotation
         if kind.pattern:
             window_rotation = self._window_rotation(size, context)
-        vocabulary = settings.count("vocab_size")
+        vocabulary = settings.count("vocab_size", kind.vocabulary)
         table = tensors.get("token_embd.weight")
         if table is not None and table.shape[:1] != (vocabulary,):
             raise settings.error("vocab_size", f"{table.shape[0]}, the rows of embed_tokens")
