@@ -195,12 +195,14 @@ class _Workgroup:
 
     def _gemv(self, count: int, row: Value) -> None:
         """Multiply MR rows or fewer with some tiles that are read side by side."""
-        gemm = self.gemm
+        gemm, target = self.gemm, self.gemm.target
+        is_float = gemm.weight.floats is not None
+        distance = target.prefetch_bytes_float if is_float else target.prefetch_bytes_gemv
 
         def multiply(tiles: Sequence[Value]) -> None:
-            self._multiply(count, row, [[each] for each in tiles], gemm.target.prefetch_bytes_gemv)
+            self._multiply(count, row, [[each] for each in tiles], distance)
 
-        self._for_tiles(gemm.target.tiles_per_gemv(count, gemm.tiles.vectors), multiply)
+        self._for_tiles(target.tiles_per_gemv(count, gemm.tiles.vectors), multiply)
 
     def _gemm(self, tiles: Sequence[Value], panels: _PanelLoop | None) -> None:
         """Multiply all groups of MR rows with some tiles, and the rest if M is static."""
