@@ -234,6 +234,42 @@ def test_errors_have_the_names_of_the_checkpoint(name: str) -> None:
         assert name_in_checkpoint(kind, role) == own
 
 
+def test_long_rope_is_that_of_short_texts(tmp_path: Path) -> None:
+    """Other files have `su` in place of `longrope`, and the first context beside the scaling."""
+
+    def change(values: dict[str, Any]) -> None:
+        rope = values.pop("rope_parameters")
+        values["rope_theta"] = rope.pop("rope_theta")
+        values["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+        del rope["rope_type"], rope["original_max_position_embeddings"]
+        values["rope_scaling"] = rope | {"type": "su"}
+
+    configuration = open_model(FOLDERS / "phi3_longrope").configuration
+    assert configuration.context == 32
+    assert (
+        open_model(changed_copy("phi3_longrope", tmp_path, change)).configuration == configuration
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("short_factor", [1.0] * 5, "is .*, expected 6 numbers above 0"),
+        ("long_factor", None, "has no 'rope_parameters.long_factor', expected 6 numbers"),
+        ("long_factor", [1.0] * 5 + [0], "is .*, expected 6 numbers above 0"),
+        ("original_max_position_embeddings", 1, "is 1, expected 32"),
+        ("factor", "8", "is '8', expected a number above 0"),
+        ("short_mscale", 1.1, "has the key 'short_mscale' = 1.1, which subquant does not use"),
+    ],
+)
+def test_wrong_long_rope(key: str, value: Any, message: str, tmp_path: Path) -> None:
+    folder = changed_copy(
+        "phi3_longrope", tmp_path, lambda values: values["rope_parameters"].update({key: value})
+    )
+    with pytest.raises(SubquantError, match=message):
+        open_model(folder)
+
+
 def test_windows_of_blocks_without_rotation(tmp_path: Path) -> None:
     """SmolLM 3 has windows in the blocks without rotary embeddings."""
     change = {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 12}

@@ -26,8 +26,8 @@ from subquant.models.source import open_model
 from subquant.weights.sources import open_weights
 
 FLOATS = ["gemma3", "gemma3_images", "llama", "llama2", "llama_linear", "llama_yarn", "mistral",
-          "mistral3_images", "phi3", "phi3_partial", "qwen2", "qwen2_window", "qwen3",
-          "smollm"]  # fmt: skip
+          "mistral3_images", "phi3", "phi3_longrope", "phi3_partial", "qwen2", "qwen2_window",
+          "qwen3", "smollm"]  # fmt: skip
 """Checkpoints of bf16 weights."""
 WITH_TOKENIZERS = ["gemma3", "llama"]
 

@@ -25,6 +25,7 @@ def command(source: str, output: str | None, as_json: bool) -> None:
     \b
     subquant import model.gguf -o model.irpa
     subquant import checkpoint/ -o model.irpa
+    subquant generate --model model.irpa --prompt "The sea is"
     subquant run model.vmfb --parameters model=model.irpa --input @x.npy
     """
     from ..weights.sources import default_output, import_weights

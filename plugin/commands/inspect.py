@@ -39,6 +39,7 @@ def command(file: str, tensor: str | None, plot: str | None, as_json: bool, **li
     subquant inspect model.tflite
     subquant inspect model.vmfb
     subquant inspect model.gguf
+    subquant inspect checkpoint/
     """
     if plot is not None and tensor is None:
         raise UsageError("--plot needs --scales NAME")

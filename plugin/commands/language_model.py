@@ -22,8 +22,8 @@ model_options = stacked(
             "--model",
             required=True,
             metavar="MODEL",
-            help="A .gguf file, the folder of a checkpoint of Hugging Face, or gemma3-270m of the "
-            "extra 'gemma'.",
+            help="A .gguf file, the folder of a checkpoint of Hugging Face, an .irpa archive of "
+            "import or quantize, or gemma3-270m of the extra 'gemma'.",
         ),
         device_option("llvm-cpu"),
         threads_option,
@@ -37,7 +37,8 @@ model_options = stacked(
             "--activations",
             type=click.Choice(get_args(ModelActivations)),
             help="Inputs of linear layers: rounded as the checkpoint asks for, or quantized by "
-            "blocks, or floats.  [default: checkpoint if it asks for it, else int8]",
+            "blocks, or floats; those of float weights stay floats.  [default: checkpoint if it "
+            "asks for it, else int8]",
         ),
         click.option(
             "--kv-cache",

@@ -39,6 +39,7 @@ def command(model: str, path: str, chunk: int | None, as_json: bool, **options: 
 
     \b
     subquant perplexity --model model.gguf --text page.txt
+    subquant perplexity --model Qwen3-0.6B-GPTQ-Int4/ --text page.txt --kv-cache int8
     subquant perplexity --model model.gguf --text page.txt --chunk 128 --json
     """
     text = read_text(path)

@@ -36,6 +36,7 @@ def command(
 
     \b
     subquant quantize checkpoint/ --bits 4 --scales mse -o model.irpa
+    subquant generate --model model.irpa --prompt "The sea is"
     subquant quantize model.irpa --granularity axis --select attn --plot errors.svg
     """
     from rich.console import Console

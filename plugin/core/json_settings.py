@@ -108,7 +108,7 @@ class Settings:
     def number(self, key: str, default: float | None = None) -> float:
         """Return a finite number above 0."""
         value = self._values.get(key, default)
-        if type(value) not in (int, float) or not 0 < value < math.inf:
+        if not is_positive(value):
             raise self.error(key, "a number above 0")
         return float(value)
 
@@ -168,6 +168,11 @@ class Settings:
             UnsupportedError: there is another key.
         """
         self._record.finish("use a model without, or a tool that knows it")
+
+
+def is_positive(value: Any) -> bool:
+    """Return True for a finite number above 0."""
+    return type(value) in (int, float) and 0 < value < math.inf
 
 
 def _lower(value: Any) -> Any:

@@ -48,6 +48,23 @@ class Llama3Scaling:
 
 
 @dataclass(frozen=True)
+class LongRope:
+    """Scaling by LongRoPE for texts of the first context: each pair has a divisor.
+
+    Longer texts have other divisors for all of their tokens, which are not computed.
+
+    Source: transformers, ``modeling_rope_utils._compute_longrope_parameters``.
+
+    Attributes:
+        context: the tokens that the model was trained for before its context was extended.
+        divisors: the divisor of the frequency of each pair.
+    """
+
+    context: int
+    divisors: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Rotation:
     """Rotary embeddings: pair ``i`` of ``n`` is turned by ``position * scale * base**(-i / n)``.
 
@@ -58,6 +75,7 @@ class Rotation:
         has_factors: each frequency is divided by an element of ``rope_freqs.weight``.
         yarn: scaling by YaRN, which applies the scale to slow pairs alone; None for all.
         llama3: scaling of Llama 3.1, which applies the scale to slow pairs alone; None for all.
+        long_rope: scaling by LongRoPE, in place of the scale; None for none.
         attention_factor: the factor of turned elements; None for that of YaRN, or 1.
     """
 
@@ -68,6 +86,7 @@ class Rotation:
     has_factors: bool = False
     yarn: Yarn | None = None
     llama3: Llama3Scaling | None = None
+    long_rope: LongRope | None = None
     attention_factor: float | None = None
 
     @property
@@ -86,6 +105,8 @@ class Rotation:
             low, high = self.llama3.low, self.llama3.high
             share = np.clip((rotations - low) / (high - low), 0, 1)
             return frequencies * (share + self.scale * (1 - share))
+        if self.long_rope is not None:
+            return np.divide(frequencies, self.long_rope.divisors)
         if self.yarn is None:
             return self.scale * frequencies
         low = max(math.floor(self._pair_with(self.yarn.fast)), 0)

@@ -180,6 +180,17 @@ _CONFIGURATIONS: dict[str, Callable[[], PretrainedConfig]] = {
             "partial_rotary_factor": 0.5,
         },
     ),
+    "phi3_longrope": lambda: _phi3(
+        num_hidden_layers=1,
+        original_max_position_embeddings=32,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.75,
+            "short_factor": [1.0, 1.05, 1.1, 1.25, 1.5, 2.0],
+            "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 13.0],
+        },
+    ),
     "mixtral": _mixtral,
     "qwen3_moe": _qwen3_moe,
 }

@@ -183,9 +183,13 @@ IRRELEVANT_KEYS = [
     Irrelevant("is_llama_config", "names the conversion that wrote the file", (True,)),
     Irrelevant("is_decoder", "is what is computed"),
     *(
+        Irrelevant(key, "is what is computed", (1,))
+        for key in ("full_attn_mod", "interpolate_factor")
+    ),
+    *(
         Irrelevant(key, "is what is computed", (False,))
         for key in ("is_encoder_decoder", "rope_interleaved", "use_mrope", "add_cross_attention",
-                    "tie_encoder_decoder")
+                    "tie_encoder_decoder", "mlp_bias", "lm_head_bias")
     ),
     Irrelevant("pruned_heads", "prunes nothing", ({},)),
     Irrelevant("use_bidirectional_attention", "is what is computed", (False,)),

@@ -9,12 +9,14 @@ Source: transformers 5.24, ``modeling_rope_utils.py``.
 
 from __future__ import annotations
 
-from ...core.json_settings import Settings
+import math
+
+from ...core.json_settings import Settings, is_positive
 from ...core.strict_json import shown
 from ...errors import InputError, UnsupportedError
-from ..rotary_embedding import Llama3Scaling, Rotation, Yarn
+from ..rotary_embedding import Llama3Scaling, LongRope, Rotation, Yarn
 
-_TYPES = ("default", "linear", "yarn", "llama3")
+_TYPES = ("default", "linear", "yarn", "llama3", "longrope")
 """The types of scaling."""
 
 
@@ -76,7 +78,11 @@ def read_rotation(
     original = settings.count(key, context)
     if settings.get(key) is not None and rope.values().get(key, original) != original:
         raise rope.error(key, f"{original}, as '{key}' of the model is; leave the wrong one out")
-    rotation = _scaled(rope, kind, base, rotary_size, original)
+    if kind == "longrope":
+        original = rope.count(key, settings.get(key), least=2)
+        rotation = _long_rope(rope, base, rotary_size, original, context)
+    else:
+        rotation = _scaled(rope, kind, base, rotary_size, original)
     rope.finish()
     return rotation
 
@@ -112,7 +118,29 @@ def _type_of(rope: Settings) -> str:
     new, old = (rope.get(key) for key in ("rope_type", "type"))
     if new is not None and old is not None and new != old:
         raise rope.error("type", f"{shown(new)}, as 'rope_type' is")
-    return rope.value(str, "rope_type" if new is not None else "type", default="default")
+    name = rope.value(str, "rope_type" if new is not None else "type", default="default")
+    return "longrope" if name == "su" else name  # the first files of Phi 3
+
+
+def _long_rope(rope: Settings, base: float, size: int, original: int, context: int) -> Rotation:
+    """Return the rotary embeddings of texts of at most `original` tokens.
+
+    Args:
+        context: the model's greatest number of tokens.
+    """
+    divisors = {}
+    for key in ("short_factor", "long_factor"):
+        values = rope.get(key)
+        is_list = isinstance(values, list) and len(values) == size // 2
+        if not is_list or not all(map(is_positive, values)):
+            raise rope.error(key, f"{size // 2} numbers above 0")
+        divisors[key] = tuple(map(float, values))
+    factor = rope.number("factor", context / original)
+    default = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return Rotation(
+        base, size, 1.0, "halves", long_rope=LongRope(original, divisors["short_factor"]),
+        attention_factor=rope.number("attention_factor", default),
+    )  # fmt: skip
 
 
 def _scaled(rope: Settings, kind: str, base: float, size: int, original: int) -> Rotation:
