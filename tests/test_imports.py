@@ -22,7 +22,7 @@ MODULES = {
 }
 ORDER = re.findall(r"\w+", """
     errors core isolation iree_hooks numerics signature dialects emit kernels transforms layouts
-    formats weights importers compiler batch runtime interpreter torch ops models comparison
+    formats weights importers compiler batch runtime interpreter ops torch models comparison
     conformance commands cli __main__
 """)  # fmt: skip
 """The packages and modules of `subquant`: each imports only those before it, and itself."""

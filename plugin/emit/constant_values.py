@@ -80,10 +80,19 @@ def _evaluated_producer(value: Value) -> Operation | None:
     op = value.owner.operation
     if op.name not in _EVALUATED and op.name != LOAD:
         return None
+    if op.name == _BITCAST and not _keeps_integers(op):
+        return None
     if op.name == _GATHER:
         gather = AxisGather.of(op)
         return op if gather is not None and gather.is_of_elements else None
     return op
+
+
+def _keeps_integers(op: Operation) -> bool:
+    """True for a cast between integers of one width, to signless ones."""
+    source, target = (each.type.element_type for each in (op.operands[0], op.results[0]))
+    are_integers = isinstance(source, ir.IntegerType) and isinstance(target, ir.IntegerType)
+    return are_integers and source.width == target.width and target.is_signless
 
 
 def constant_elements(value: Value, module_globals: ModuleGlobals) -> Array | None:
@@ -240,6 +249,7 @@ def _broadcast(op: Operation, array: Array) -> Array:
     return np.broadcast_to(spread, shape)
 
 
+_BITCAST = "stablehlo.bitcast_convert"
 _DIVIDE = "stablehlo.divide"
 _GATHER = "stablehlo.gather"
 _ARITHMETIC = (
@@ -254,6 +264,7 @@ _EVALUATED: dict[str, Callable[..., Array]] = {
         name: MOVEMENT[name]
         for name in (linalg.BARRIER, "stablehlo.reshape", "stablehlo.slice", "stablehlo.transpose")
     },
+    _BITCAST: _wrapped,
     "stablehlo.broadcast_in_dim": _broadcast,
     "stablehlo.convert": _convert,
     _GATHER: lambda op, table, indices: np.take(table, indices, mode="clip"),

@@ -10,7 +10,7 @@ Source: "Direct quantization with sharktank", ``StaticScaledQuantizer``, ``Dynam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -118,11 +118,27 @@ class _ScaledQuantizer(QuantizerTensor):
             zero_points.astype(np.int64),
         )
 
+    def _traced(self, values: Any, d: Any, m: Any = None) -> Any:
+        """Storage values of a traced array, whose blocks are split off by a reshape."""
+        whole, rank = values.shape, len(values.shape)
+        shape = [1] * rank
+        if self.axis is not None:
+            shape[self.axis % rank] = -1
+        elif self.block_size is not None:
+            shape = [*whole[:-1], -1, 1]
+            values = values.reshape((*whole[:-1], -1, self.block_size))
+        if is_known(d):  # or it raises
+            self._parameters(np.broadcast_to(np.empty((), values.dtype), whole), d, m)
+        m = np.zeros((1,) * len(shape), np.int64) if m is None else m.astype(np.int64)
+        cast = Cast(StorageType.of_dtype(self.dtype), ExpressedType.of_dtype(values.dtype))
+        m = m if m.ndim == len(shape) else m.reshape(shape)
+        return cast.quantize(values, d.reshape(shape), m).reshape(whole)
+
     def _planar(self, stored: Array, d: Array, m: Array | None, name: str) -> PlanarQuantizedTensor:
         """The tensor of storage values, with scales and offsets of the granularity."""
         shape, stored = stored.shape, stored.astype(self.dtype)
         if self.block_size is not None:
-            if m is not None and m.any():
+            if m is not None and (not is_known(m) or m.any()):
                 sizes = [1] * (len(shape) - 1) + [self.block_size]
                 affine = BlockAffineLayout.of(stored, d, m, sizes, integers_of(stored))
                 return PlanarQuantizedTensor(affine, name)
@@ -217,26 +233,14 @@ class StaticScaledQuantizer(_ScaledQuantizer):
                 f"a quantizer has scales of the shape {self.reciprocal_scale.shape}, expected "
                 f"{grid} for a tensor of shape {values.shape}"
             )
-        parameters = self._parameters(values, self.reciprocal_scale, self.offset)
         if not is_known(values):
-            stored = self._traced(values, parameters)
+            stored = self._traced(values, self.reciprocal_scale, self.offset)
         else:
+            parameters = self._parameters(values, self.reciprocal_scale, self.offset)
             stored = quantize(values, parameters)
             if self.disable_saturate:
                 _check_range(values, parameters)
         return self._planar(stored, self.reciprocal_scale, self.offset, name)
-
-    def _traced(self, values: Any, parameters: QuantizationParameters) -> Any:
-        """`subquant.quantize` of a traced array, whose blocks are split off by a reshape."""
-        d, m, whole = self.reciprocal_scale, parameters.zero_points, values.shape
-        shape = [1] * len(whole)
-        if self.axis is not None:
-            shape[self.axis] = -1
-        elif self.block_size is not None:
-            shape = [*whole[:-1], -1, 1]
-            values = values.reshape((*whole[:-1], -1, self.block_size))
-        cast = Cast(parameters.storage, parameters.expressed)
-        return cast.quantize(values, d.reshape(shape), m.reshape(shape)).reshape(whole)
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -312,18 +316,18 @@ class DynamicScaledQuantizer(_ScaledQuantizer):
         """
         values, name = _values(tensor, name)
         axes, _ = self._blocks(values.shape)
-        if not np.isfinite(values).all():
+        if is_known(values) and not np.isfinite(values).all():
             raise UsageError("a dynamic quantizer needs finite values, got an infinity or a NaN")
         magnitudes = np.abs(values).astype(np.float32)
         if self.block_size is not None:
-            magnitudes = magnitudes.reshape((*values.shape[:-1], -1, self.block_size)).max(axis=-1)
-        elif self.axis is not None:
-            other = tuple(a for a in range(values.ndim) if a != axes[0])
-            magnitudes = magnitudes.max(axis=other, initial=0)
+            blocks = magnitudes.reshape((*values.shape[:-1], -1, self.block_size))
+            magnitudes = _greatest(blocks, (blocks.ndim - 1,))
         else:
-            magnitudes = magnitudes.max(initial=0)
+            magnitudes = _greatest(magnitudes, [n for n in range(values.ndim) if n not in axes])
         greatest = np.float32(np.iinfo(self.dtype).max)
         d = (np.maximum(magnitudes, np.float32(_LEAST)) / greatest).astype(np.float32)
+        if not is_known(values):
+            return self._planar(self._traced(values, d), d, None, name)
         return self._planar(quantize(values, self._parameters(values, d)), d, None, name)
 
     @property
@@ -339,6 +343,13 @@ class DynamicScaledQuantizer(_ScaledQuantizer):
         if arrays:
             raise InputError(f"quantizer '{name}' has the arrays {sorted(arrays)}, expected none")
         return cls._of_record(name, record)
+
+
+def _greatest(magnitudes: Any, axes: Sequence[int]) -> Any:
+    """Return the greatest magnitude along axes; 0 where there is no element."""
+    if is_known(magnitudes):
+        return np.asarray(magnitudes).max(axis=tuple(axes), initial=0)
+    return magnitudes.max(axis=tuple(axes))
 
 
 def _values(tensor: Any, name: str) -> tuple[Any, str]:

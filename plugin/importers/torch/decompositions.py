@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 import torch
 
 from . import pooling
+from .bit_operations import bit_operations
+from .integer_convolution import decompose_convolution
 
 Tensor: TypeAlias = torch.Tensor
 Table = dict[Any, Callable[..., Any]]
@@ -159,7 +161,7 @@ def decomposition_table() -> Table:
     of_pytorch = get_decompositions(
         [aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d]
     )
-    table: Table = dict(get_decomposition_table()) | of_pytorch
+    table: Table = dict(get_decomposition_table()) | of_pytorch | bit_operations()
     return table | {
         quantized.quantize_per_tensor.default: _quantize,
         quantized.quantize_per_tensor.tensor: _quantize_by_tensors,
@@ -170,6 +172,7 @@ def decomposition_table() -> Table:
         quantized.choose_qparams.tensor: _choose_qparams,
         aten._int_mm.default: _integer_matmul,
         aten.empty.memory_format: _empty,
+        torch.ops.subquant.convolve_integers.default: decompose_convolution,
         aten.max_pool2d_with_indices.default: pooling.max_pool2d_with_indices,
         aten.avg_pool2d.default: pooling.avg_pool2d,
         aten._adaptive_avg_pool3d.default: pooling.adaptive_avg_pool3d,

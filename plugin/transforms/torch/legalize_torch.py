@@ -29,6 +29,7 @@ from ...dialects.dense import elements_of_resource
 from ...errors import Remark, UnsupportedError
 from ..base import UNCHANGED, ModulePass, named, walk
 from .constant_arithmetic import fold_constant_arithmetic
+from .constant_unpacking import fold_constant_unpacking
 
 _DIALECTS = ("torch.", "torch_c.")
 
@@ -121,5 +122,6 @@ class LegalizeTorch(ModulePass):
         for op in named(module, ["stablehlo.constant"]):
             if not isinstance(op.attributes["value"], ir.DenseElementsAttr):
                 op.attributes["value"] = elements_of_resource(op) or op.attributes["value"]
+        fold_constant_unpacking(module)
         fold_constant_arithmetic(module)
         return None

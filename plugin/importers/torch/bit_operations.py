@@ -1,0 +1,43 @@
+"""Decompositions of shifts and masks, with which programs unpack integers from words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def _by_number(operator: Any) -> Callable[..., Any]:
+    """Return the operator of two tensors, with a number as the second one."""
+
+    def decomposed(left: torch.Tensor, right: int) -> Any:
+        return operator(left, torch.full((), right, dtype=left.dtype, device=left.device))
+
+    return decomposed
+
+
+def _shift_right(left: torch.Tensor, right: torch.Tensor) -> Any:
+    """Shift u8 as i32: torch-mlir lowers right shifts to arithmetic ones, of any type."""
+    if left.dtype != torch.uint8:
+        return NotImplemented
+    shifted = torch.bitwise_right_shift(left.to(torch.int32), right.to(torch.int32))
+    return shifted.to(torch.uint8)
+
+
+def bit_operations() -> dict[Any, Callable[..., Any]]:
+    """Return the decompositions by operator."""
+    aten = torch.ops.aten
+    right_by_number = _by_number(torch.bitwise_right_shift)
+    left_by_number = _by_number(torch.bitwise_left_shift)
+    return {
+        aten.bitwise_or.Scalar: _by_number(torch.bitwise_or),
+        aten.bitwise_xor.Scalar: _by_number(torch.bitwise_xor),
+        aten.bitwise_right_shift.Tensor: _shift_right,
+        aten.bitwise_right_shift.Tensor_Scalar: right_by_number,
+        aten.bitwise_left_shift.Tensor_Scalar: left_by_number,
+        aten.__rshift__.Tensor: torch.bitwise_right_shift,
+        aten.__rshift__.Scalar: right_by_number,
+        aten.__lshift__.Tensor: torch.bitwise_left_shift,
+        aten.__lshift__.Scalar: left_by_number,
+    }

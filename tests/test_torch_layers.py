@@ -1,0 +1,253 @@
+"""Modules of `subquant.torch.nn`: eager, compiled, and as the layers of NumPy compute."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+
+import subquant.torch  # noqa: E402  (needs torch)
+from ggml_blocks import COMPUTED, moderate_blocks  # noqa: E402
+from subquant import ops  # noqa: E402
+from subquant.errors import UsageError  # noqa: E402
+from subquant.layouts import (  # noqa: E402
+    BlockAffineLayout,
+    BlockScaledFloat8Layout,
+    DynamicScaledQuantizer,
+    InferenceTensor,
+    PlanarQuantizedTensor,
+    PrimitiveTensor,
+    QuantizedLayout,
+    QuantizedTensor,
+    StaticScaledQuantizer,
+)
+from subquant.numerics.parameters import StorageType  # noqa: E402
+from subquant.torch import nn  # noqa: E402
+from subquant.weights.quantizing import WeightQuantization, quantize_array  # noqa: E402
+from subquant.weights.theta import Dataset, Theta  # noqa: E402
+
+FLOAT_ERROR = 1e-6
+"""The relative error of a sum of 256 products, at most: floats are added in any order."""
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def quantized(array: np.ndarray, **how: Any) -> PlanarQuantizedTensor:
+    return PlanarQuantizedTensor(quantize_array(array, WeightQuantization(**how)), "weight")
+
+
+def reals(result: Any) -> np.ndarray:
+    return result.unpack().dequant() if isinstance(result, QuantizedTensor) else result
+
+
+def error_of(actual: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
+
+
+def compiled_result(module: torch.nn.Module, *inputs: torch.Tensor) -> tuple[np.ndarray, str]:
+    """The result of the compiled module, and the remarks."""
+    remarks: list[Any] = []
+    compiled = subquant.torch.compile(module, inputs, explain=True, on_remark=remarks.append)
+    return compiled(*inputs).numpy(), "\n".join(map(str, remarks))
+
+
+def ordered_layout() -> QuantizedLayout:
+    rng = np.random.default_rng(2)
+    stored, zero_points = (rng.integers(0, 16, (32, n), np.int32) for n in (256, 8))
+    scales = rng.uniform(0.01, 0.1, (32, 8)).astype(np.float32)
+    order = rng.permutation(256).astype(np.int32)
+    storage = StorageType(4, False)
+    return BlockAffineLayout.of(stored.astype(np.uint8), scales, zero_points, (1, 32), storage,
+                                order)  # fmt: skip
+
+
+def float8_layout() -> QuantizedLayout:
+    rng = np.random.default_rng(3)
+    planes = {
+        "d": rng.uniform(0.01, 0.1, (1, 2)).astype(np.float32),
+        "qs": rng.integers(0, 120, (32, 256), np.uint8),
+    }
+    return BlockScaledFloat8Layout(
+        (32, 256), planes, {"block_shape": [32, 128], "format": "f8E4M3FN"}
+    )
+
+
+WEIGHTS: dict[str, InferenceTensor] = {
+    **{name: moderate_blocks(name, (32, 256), np.random.default_rng(1)) for name in COMPUTED},
+    **{
+        f"{bits} bits": quantized(normal(32, 256), bits=bits, asymmetric=bits % 2 == 0)
+        for bits in range(2, 9)
+    },
+    "signed nibbles": quantized(normal(32, 256), bits=4),
+    "axis": quantized(normal(32, 256), granularity="axis"),
+    "columns in another order": PlanarQuantizedTensor(ordered_layout(), "weight"),
+    "float8": PlanarQuantizedTensor(float8_layout(), "weight"),
+    "float": PrimitiveTensor(normal(32, 256), "weight"),
+}
+
+
+@functools.cache
+def layouts_compiled() -> Any:
+    """One executable with a function for each weight."""
+    example = torch.zeros(3, 256)
+    return subquant.torch.compile(
+        {name_of(name): nn.Linear(weight).eval() for name, weight in WEIGHTS.items()}, (example,)
+    )
+
+
+def name_of(weight: str) -> str:
+    return re.sub(r"\W", "_", f"linear {weight}")
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_linear_takes_weights_of_all_layouts(name: str) -> None:
+    """Buffers have the values of their planes, to the bit; sums of floats differ in their order."""
+    weight, x = WEIGHTS[name], normal(3, 256, seed=4)
+    module = nn.Linear(weight).eval()
+    if isinstance(weight, QuantizedTensor):
+        layout = module._theta().tensor("weight").unpack()
+        assert np.array_equal(layout.dequant().tensor.numpy(), weight.unpack().dequant())
+    expected = ops.linear(x, weight)
+    eager = module(torch.from_numpy(x))
+    assert error_of(eager.numpy(), expected) < FLOAT_ERROR
+    compiled = layouts_compiled().call(name_of(name), torch.from_numpy(x))
+    assert error_of(compiled.numpy(), expected) < FLOAT_ERROR
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_blocks_are_computed_by_a_kernel(bits: int, asymmetric: bool) -> None:
+    module = nn.Linear(quantized(normal(128, 256), bits=bits, asymmetric=asymmetric)).eval()
+    _, remarks = compiled_result(module, torch.from_numpy(normal(1, 256)))
+    assert "is computed by a kernel" in remarks
+
+
+QUANTIZERS = {
+    "static": (False, StaticScaledQuantizer(reciprocal_scale=np.float32(0.03))),
+    "static, offset": (
+        False,
+        StaticScaledQuantizer(reciprocal_scale=np.float32(0.03), offset=np.int8(5)),
+    ),
+    "static, unsigned, weight with offsets": (
+        True,
+        StaticScaledQuantizer(
+            reciprocal_scale=np.float32(0.03), offset=np.uint8(130), dtype=np.uint8
+        ),
+    ),
+    "dynamic": (False, DynamicScaledQuantizer()),
+}
+
+
+def integer_theta(name: str, weight: np.ndarray) -> Theta:
+    asymmetric, quantizer = QUANTIZERS[name]
+    tensor = quantized(weight, granularity="axis", asymmetric=asymmetric)
+    return Theta({"weight": tensor, "q_input": quantizer})
+
+
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_linear_multiplies_integers_exactly(name: str) -> None:
+    """The sums are exact, and each result is rounded as in NumPy."""
+    theta, x = integer_theta(name, normal(32, 256)), normal(4, 256, seed=1)
+    with ops.recorded() as ran:
+        expected = ops.Linear(theta)(x)
+        module = nn.Linear(theta).eval()
+        eager = module(torch.from_numpy(x)).numpy()
+    assert [(each.op, each.implementation) for each in ran] == [("linear", "affine")] * 2
+    assert np.array_equal(eager, expected)
+    assert np.array_equal(compiled_result(module, torch.from_numpy(x))[0], expected)
+
+
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_conv2d_multiplies_integers_exactly(name: str) -> None:
+    theta, x = integer_theta(name, normal(16, 4, 3, 3)), normal(2, 8, 9, 10, seed=1)
+    options = {"padding": ((1, 2), (0, 1)), "groups": 2}
+    expected = ops.Conv2d(theta, strides=(2, 1), dilations=(1, 2), **options)(x)
+    module = nn.Conv2d(theta, stride=(2, 1), dilation=(1, 2), **options).eval()
+    assert np.array_equal(module(torch.from_numpy(x)).numpy(), expected)
+    assert np.array_equal(compiled_result(module, torch.from_numpy(x))[0], expected)
+
+
+def test_conv2d_dequantizes_weights_of_floats() -> None:
+    weight, x, bias = quantized(normal(16, 8, 3, 32), bits=4), normal(1, 8, 5, 40), normal(16)
+    expected = ops.conv2d(x, weight, bias, padding=(1, 1))
+    module = nn.Conv2d(weight, torch.from_numpy(bias), padding=1).eval()
+    assert error_of(module(torch.from_numpy(x)).numpy(), expected) < FLOAT_ERROR
+    assert error_of(compiled_result(module, torch.from_numpy(x))[0], expected) < FLOAT_ERROR
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q4_K", "axis", "float"])
+def test_embedding_dequantizes_rows(name: str) -> None:
+    ids = np.array([[1, 31], [0, 7]])
+    expected = ops.embedding_lookup(ids, WEIGHTS[name])
+    module = nn.Embedding(WEIGHTS[name]).eval()
+    assert np.array_equal(module(torch.from_numpy(ids)).numpy(), expected)
+    assert np.array_equal(compiled_result(module, torch.from_numpy(ids))[0], expected)
+
+
+def test_a_linear_with_all_tensors_computes_as_in_numpy() -> None:
+    theta = Theta(
+        {
+            "weight": quantized(normal(32, 256), granularity="axis"),
+            "bias": PrimitiveTensor(normal(32, seed=1)),
+            "premul_input": PrimitiveTensor(np.abs(normal(256, seed=2))),
+            "q_input": StaticScaledQuantizer(reciprocal_scale=np.float32(0.05)),
+            "q_output": StaticScaledQuantizer(reciprocal_scale=np.float32(0.5)),
+        }
+    )
+    x = normal(4, 256, seed=3)
+    expected = reals(ops.Linear(theta)(x))
+    module = nn.Linear(theta).eval()
+    assert np.array_equal(module(torch.from_numpy(x)).numpy(), expected)
+    assert np.array_equal(compiled_result(module, torch.from_numpy(x))[0], expected)
+
+
+def test_tensors_of_an_archive_load(tmp_path: Path) -> None:
+    theta = Theta(
+        {
+            "up.weight": quantized(normal(32, 256), bits=4).with_name("up.weight"),
+            "up.q_input": DynamicScaledQuantizer(axis=0, name="up.q_input"),
+        }
+    )
+    Dataset({}, theta).save(tmp_path / "x.irpa")
+    loaded = Dataset.load(tmp_path / "x.irpa").theta("up")
+    x = normal(2, 256)
+    expected = ops.Linear(loaded)(x)
+    assert error_of(nn.Linear(loaded)(torch.from_numpy(x)).numpy(), expected) < FLOAT_ERROR
+
+
+def test_planes_are_in_the_state() -> None:
+    source = nn.Linear(quantized(normal(32, 256), bits=4), torch.ones(32))
+    target = nn.Linear(quantized(normal(32, 256, seed=1), bits=4), torch.zeros(32))
+    assert list(source.state_dict()) == ["weight_d", "weight_qs", "bias"]
+    assert source.weight_qs.dtype == torch.uint8
+    target.load_state_dict(source.state_dict())
+    x = torch.from_numpy(normal(2, 256))
+    assert torch.equal(source(x), target(x))
+
+
+def test_results_have_the_type_of_the_input() -> None:
+    module = nn.Linear(quantized(normal(32, 256), bits=4))
+    x = torch.from_numpy(normal(2, 256))
+    assert module(x.to(torch.bfloat16)).dtype == torch.bfloat16
+    half = module.to(torch.float16)
+    assert half.weight_d.dtype == torch.float16
+    assert error_of(half(x).numpy(), module(x).numpy()) < 1e-3  # scales of f16
+
+
+def test_missing_and_unknown_tensors_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"Embedding has the tensors \['bias', 'weight'\]"):
+        nn.Embedding(torch.ones(4, 2), torch.ones(4))
+    with pytest.raises(UsageError, match=r"Linear has the tensors \['scale'\], expected 'weight'"):
+        nn.Linear(Theta({"scale": PrimitiveTensor(np.ones(3))}))
+    with pytest.raises(UsageError, match="'weight' is a list, expected a tensor"):
+        nn.Linear([1.0])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"linear takes x \[..., K\] and w \[N, K\]"):
+        nn.Linear(torch.ones(4, 2))(torch.ones(1, 3))
