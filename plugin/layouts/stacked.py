@@ -20,6 +20,7 @@ from ..errors import InputError, UnsupportedError
 from ..numerics.element_types import AnyArray, Array
 from .activations import ACTIVATIONS_KEY, ActivationQuantization, stacked
 from .base import QuantizedLayout
+from .reordered import find_reordered
 from .scaled import TensorScaledLayout
 from .tensors import InferenceTensor, PlanarQuantizedTensor, PrimitiveTensor, QuantizedTensor
 
@@ -41,13 +42,18 @@ def names_in_stack(name: str) -> list[str] | None:
 
 
 def find_tensor(name: str, tensors: Mapping[str, InferenceTensor]) -> InferenceTensor:
-    """Return the tensor of a name, or the stack of the tensors that the name has the range of.
+    """Return the tensor of a name, the stack of a range of names, or a reordered tensor.
 
     Raises:
         KeyError: there is none.
-        InputError, UnsupportedError: as `stack`.
+        InputError, UnsupportedError: as `stack` and `find_reordered`.
     """
-    names = None if name in tensors else names_in_stack(name)
+    if name in tensors:
+        return tensors[name]
+    reordered = find_reordered(name, tensors)
+    if reordered is not None:
+        return reordered
+    names = names_in_stack(name)
     if names is None:
         return tensors[name]
     return stack([tensors[each] for each in names], name)

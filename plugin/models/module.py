@@ -60,6 +60,7 @@ from ..layouts import (
     StackedArrays,
     StackedTensor,
 )
+from ..layouts.reordered import ReorderedArray, ReorderedTensor
 from ..numerics.cache_formats import formats_of
 from ..numerics.element_types import AnyArray, ElementType
 from ..weights.theta import Theta
@@ -256,12 +257,23 @@ def _converted(number: Value, type_: ir.Type) -> Value:
 
 
 class _Parameters:
-    """Tensors whose arrays are parameters; a part of the tree is loaded where it is asked for."""
+    """Tensors whose arrays are parameters; a part of the tree is loaded where it is asked for.
+
+    Equal orders of inputs are one parameter, so that layers with one input gather it once.
+    """
 
     def __init__(self, tensors: Mapping[str, InferenceTensor]) -> None:
         self._tensors = {name: _planar(tensor) for name, tensor in tensors.items()}
+        self._first_names: dict[str, str] = {}
+        self._orders: dict[tuple[ir.Block, str], AnyArray] = {}
+        names_by_order: dict[bytes, str] = {}
         for tensor in self._tensors.values():
             for name, array in tensor.arrays.items():
+                if name.endswith(":order") and array.ndim == 1:
+                    first = names_by_order.setdefault(array.tobytes(), name)
+                    self._first_names[name] = first
+                    if first != name:
+                        continue
                 initial = named_parameter(SCOPE, name, _type_of(array))
                 variables.define(name, initial, is_mutable=False)
 
@@ -277,16 +289,29 @@ class _Parameters:
         )
 
     def _loaded(self, tensor: InferenceTensor) -> InferenceTensor:
-        arrays = {name: _load(name, array) for name, array in tensor.arrays.items()}
+        arrays = {
+            name: self._load_order(self._first_names[name], array)
+            if name in self._first_names
+            else _load(name, array)
+            for name, array in tensor.arrays.items()
+        }
         if not isinstance(tensor, PlanarQuantizedTensor):
             return PrimitiveTensor(arrays[tensor.name], tensor.name)
         planes = zip(tensor.layout.planes, arrays.values(), strict=True)
         return PlanarQuantizedTensor(tensor.layout.with_planes(dict(planes)), tensor.name)
 
+    def _load_order(self, name: str, array: AnyArray) -> AnyArray:
+        """Load an order of inputs once in a block, so that CSE merges its gathers."""
+        key = ir.InsertionPoint.current.block, name
+        if key not in self._orders:
+            self._orders[key] = _load(name, array)
+        return self._orders[key]
+
 
 def _planar(tensor: InferenceTensor) -> InferenceTensor:
     """The form that archives have of a tensor, with planes whose elements are not computed."""
-    if isinstance(tensor, (StackedArrays, StackedTensor, PackedTensor)):
+    derived = (StackedArrays, StackedTensor, ReorderedArray, ReorderedTensor)
+    if isinstance(tensor, (*derived, PackedTensor)):
         outline = tensor.outline()
         release_pages(mappings_of(tensor.stored_arrays))
         return outline

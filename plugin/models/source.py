@@ -14,6 +14,7 @@ from ..errors import InputError, Place, counted
 from ..formats.tokenizer_files import PROPERTY, TokenizerFiles
 from ..layouts import InferenceTensor, QuantizedTensor, StackedArrays, StackedTensor
 from ..layouts.activations import summary
+from ..layouts.reordered import ReorderedArray, ReorderedTensor
 from ..weights.sources import open_weights
 from ..weights.theta import Dataset, Theta
 from .chat import ChatTemplate
@@ -62,10 +63,10 @@ class ModelSource:
         return [f"{count} of images ({first}, ...) are not used: text only"]
 
     def parameters(self) -> Dataset:
-        """Return the data set of the program's parameters: experts are stacked, none is unused."""
+        """Return the data set of the program's parameters: stacked, reordered, none is unused."""
         tensors = self.tensors.values()
-        has_stacks = any(isinstance(each, (StackedArrays, StackedTensor)) for each in tensors)
-        if not has_stacks and not self.image_tensors:
+        derived = (StackedArrays, StackedTensor, ReorderedArray, ReorderedTensor)
+        if not self.image_tensors and not any(isinstance(each, derived) for each in tensors):
             return self.dataset
         used = [each for each in tensors if each.name not in self.image_tensors]
         return Dataset(self.properties, Theta(used))

@@ -94,7 +94,15 @@ class GptqFormat:
                 storage = storage[:, order]
             return layout_of(storage, own_scales, zero_points, size, self.bits, order)
 
-        return PackedTensor(f"{layer.name}.weight", (outputs, inputs), "GPTQ", arrays, make_layout)
+        return PackedTensor(
+            f"{layer.name}.weight",
+            (outputs, inputs),
+            "GPTQ",
+            arrays,
+            make_layout,
+            order=order,
+            has_row_blocks=True,
+        )
 
     def _zero_points(self, qzeros: Array) -> Array:
         """Return the zero points ``[G, N]`` as the format says that they are stored."""

@@ -38,6 +38,8 @@ class PackedTensor(QuantizedTensor):
         packed: the arrays of the checkpoint, by their last names.
         make_layout: makes the layout of the arrays.
         activations: the quantization of the layer's input, None for floats.
+        order: the order of inputs of the layout; None where it has none.
+        has_row_blocks: the layout is a `BlockAffineLayout` whose blocks are in rows.
     """
 
     def __init__(
@@ -48,8 +50,11 @@ class PackedTensor(QuantizedTensor):
         packed: Mapping[str, Array],
         make_layout: Callable[[], QuantizedLayout],
         activations: ActivationQuantization | None = None,
+        order: Array | None = None,
+        has_row_blocks: bool = False,
     ) -> None:
         super().__init__(name, shape)
+        self.order, self.has_row_blocks = order, has_row_blocks
         self.kind, self.packed, self._make_layout = kind, dict(packed), make_layout
         self._activations = activations
 

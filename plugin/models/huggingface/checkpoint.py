@@ -12,6 +12,7 @@ from ...layouts import InferenceTensor
 from ..configuration import Configuration, check_tensors
 from .architectures import TABLE
 from .configuration import read_configuration
+from .input_orders import fold_input_orders
 from .tensor_names import by_role, name_in_checkpoint
 from .text_part import PREFIX, text_part
 
@@ -54,7 +55,7 @@ def read_checkpoint(
         record.finish("use a model without, or a tool that knows it")
     except SubquantError as error:
         raise error.located(location) from None
-    return configuration, named, part.unused
+    return configuration, fold_input_orders(named), part.unused
 
 
 def _config_location(location: Place) -> Place:
