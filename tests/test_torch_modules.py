@@ -151,7 +151,7 @@ def transformers() -> dict[str, Case]:
     }  # fmt: skip
 
 
-def others() -> dict[str, Case]:
+def losses_and_resizing() -> dict[str, Case]:
     numbers = torch.randint(0, 10, (2, 3))
     classes = torch.randint(0, 16, (2,))
     cases: dict[str, Case] = {
@@ -189,8 +189,8 @@ def others() -> dict[str, Case]:
 
 
 FAMILIES = (
-    activations, convolutions, normalizations, others, paddings, poolings, poolings_with_ceil_mode,
-    recurrences, transformers,
+    activations, convolutions, losses_and_resizing, normalizations, paddings, poolings,
+    poolings_with_ceil_mode, recurrences, transformers,
 )  # fmt: skip
 
 
@@ -207,10 +207,10 @@ def test_modules_compute_as_eager_pytorch(family: Any) -> None:
         with torch.no_grad():
             expected = pytree.tree_leaves(module(*args))
         results = pytree.tree_leaves(compiled.call(name, *args))
-        for result, wanted in zip(results, expected, strict=True):
-            assert (result.shape, result.dtype) == (wanted.shape, wanted.dtype), name
-            limit = 1e-6 * max(float(wanted.abs().max()), 1e-30)
-            assert float((result - wanted).abs().max()) <= limit, name
+        for result, reference in zip(results, expected, strict=True):
+            assert (result.shape, result.dtype) == (reference.shape, reference.dtype), name
+            limit = 1e-6 * max(float(reference.abs().max()), 1e-30)
+            assert float((result - reference).abs().max()) <= limit, name
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,20 @@ def _empty(
     return torch.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
 
 
+def _roll(values: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    """Roll by slices: torch-mlir writes slices of dynamic size, which IREE refuses."""
+    if not dims:
+        flat = _roll(values.reshape(-1), shifts, [0])
+        return flat.reshape(values.shape)
+    for shift, axis in zip(shifts, dims, strict=True):
+        size = int(values.shape[axis])
+        start = -shift % size if size else 0
+        if start:
+            pieces = values.narrow(axis, start, size - start), values.narrow(axis, 0, start)
+            values = torch.cat(pieces, axis)
+    return values
+
+
 def decomposition_table() -> Table:
     """Return the table for `torch.export.ExportedProgram.run_decompositions`.
 
@@ -173,6 +187,7 @@ def decomposition_table() -> Table:
         aten._int_mm.default: _integer_matmul,
         aten.empty.memory_format: _empty,
         torch.ops.subquant.convolve_integers.default: decompose_convolution,
+        aten.roll.default: _roll,
         aten.max_pool2d_with_indices.default: pooling.max_pool2d_with_indices,
         aten.avg_pool2d.default: pooling.avg_pool2d,
         aten._adaptive_avg_pool3d.default: pooling.adaptive_avg_pool3d,

@@ -127,6 +127,6 @@ def adaptive_avg_pool3d(values: Tensor, sizes: Sequence[int]) -> Tensor:
     for axis, count in zip((-3, -2, -1), sizes, strict=True):
         size = int(values.shape[axis])
         windows = [(n * size // count, -(-(n + 1) * size // count)) for n in range(count)]
-        parts = [values.narrow(axis, start, end - start) for start, end in windows]
-        values = torch.cat([part.mean(axis, keepdim=True) for part in parts], axis)
+        averages = [values.narrow(axis, start, end - start) for start, end in windows]
+        values = torch.cat([part.mean(axis, keepdim=True) for part in averages], axis)
     return values

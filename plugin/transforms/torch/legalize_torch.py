@@ -30,6 +30,9 @@ from ...errors import Remark, UnsupportedError
 from ..base import UNCHANGED, ModulePass, named, walk
 from .constant_arithmetic import fold_constant_arithmetic
 from .constant_unpacking import fold_constant_unpacking
+from .negative_indices import normalize_indices
+from .remainders import write_remainders
+from .static_shapes import write_static_shapes
 
 _DIALECTS = ("torch.", "torch_c.")
 
@@ -109,6 +112,8 @@ class LegalizeTorch(ModulePass):
         if not any(map(_is_of_torch, walk(module))):
             return UNCHANGED
         register_upstream_passes()
+        normalize_indices(module)
+        write_remainders(module)
         for number, text in enumerate(_PIPELINES):
             if number == _LOWERED_TO_TYPES:
                 _check_lowered(module)
@@ -119,6 +124,7 @@ class LegalizeTorch(ModulePass):
         for op in module.regions[0].blocks[0].operations:
             if _IMPORT_ATTRIBUTE in op.attributes:
                 del op.attributes[_IMPORT_ATTRIBUTE]
+        write_static_shapes(module)
         for op in named(module, ["stablehlo.constant"]):
             if not isinstance(op.attributes["value"], ir.DenseElementsAttr):
                 op.attributes["value"] = elements_of_resource(op) or op.attributes["value"]

@@ -1,0 +1,72 @@
+"""Operators that torch-mlir lowers wrongly or not at all: results of eager PyTorch.
+
+The operators are functions of one executable, which is compiled once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+
+from torch import nn  # noqa: E402
+from torch.utils import _pytree as pytree  # noqa: E402
+
+import subquant.torch  # noqa: E402  (needs torch)
+
+GRID = torch.arange(60.0).reshape(3, 4, 5)
+PLACES = torch.tensor([-1, 0, -3])
+COLUMNS = torch.tensor([[2, -1, 1]])
+INTEGERS = torch.arange(-9, 9)
+
+
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.function(*args)
+
+
+def written(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    result = values.clone()
+    result[rows] = 7.0
+    return result
+
+
+def numbers(seed: int, scale: float) -> torch.Tensor:
+    return torch.randn(50, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "index_list": (lambda x: x[..., [-1], :], (GRID,)),
+    "index_rows": (lambda x, i: x[i], (GRID, PLACES)),
+    "index_two": (lambda x, i, j: x[i, j], (GRID, PLACES, COLUMNS)),
+    "index_apart": (lambda x, i: x[i, :, i], (GRID, PLACES)),
+    "index_put": (written, (GRID, PLACES)),
+    "remainder": (torch.remainder, (numbers(0, 9.0), numbers(1, 3.0))),
+    "remainder_scalars": (lambda x: (x % 3, x % -3, torch.fmod(x, -2.5)), (numbers(2, 9.0),)),
+    "remainder_integers": (lambda i: (i % 2, i % -4, torch.fmod(i, -2)), (INTEGERS,)),
+    "fmod": (torch.fmod, (numbers(3, 9.0), numbers(4, 3.0))),
+    "floor_division": (lambda x, i: (x // -7, i // 2, i // -2), (GRID - 30, INTEGERS)),
+    "roll": (lambda x: (x.roll((-1, 2), (0, 1)), x.roll(7)), (GRID,)),
+}
+
+
+def test_operators_compute_as_eager_pytorch() -> None:
+    programs = {
+        name: torch.export.export(Function(function).eval(), args)
+        for name, (function, args) in CASES.items()
+    }
+    compiled = subquant.torch.compile(programs)
+    for name, (function, args) in CASES.items():
+        expected = pytree.tree_leaves(function(*args))
+        results = pytree.tree_leaves(compiled.call(name, *args))
+        for result, reference in zip(results, expected, strict=True):
+            assert torch.equal(result, reference), name
