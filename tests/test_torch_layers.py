@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed"
 import subquant.torch  # noqa: E402  (needs torch)
 from ggml_blocks import COMPUTED, moderate_blocks  # noqa: E402
 from subquant import ops  # noqa: E402
-from subquant.errors import UsageError  # noqa: E402
+from subquant.errors import UnsupportedError, UsageError  # noqa: E402
 from subquant.layouts import (  # noqa: E402
     BlockAffineLayout,
     BlockScaledFloat8Layout,
@@ -251,3 +251,96 @@ def test_missing_and_unknown_tensors_are_refused() -> None:
         nn.Linear([1.0])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"linear takes x \[..., K\] and w \[N, K\]"):
         nn.Linear(torch.ones(4, 2))(torch.ones(1, 3))
+
+
+class Network(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(50, 64, padding_idx=0)
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(2))
+        self.blocks.append(self.blocks[0])
+        self.images = torch.nn.Conv2d(1, 8, 3, stride=1, padding="same")
+        self.recurrent = torch.nn.GRU(8, 8)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        for block in self.blocks:
+            x = x + torch.nn.functional.gelu(block(x))
+        return self.images(x[:, None])
+
+
+def network() -> Network:
+    torch.manual_seed(0)
+    return Network().eval()
+
+
+EIGHT_BITS = WeightQuantization(granularity="axis")
+
+
+def test_a_quantized_module_computes_nearly_as_before() -> None:
+    ids = torch.arange(24).reshape(2, 12)
+    module = network()
+    with torch.no_grad():
+        expected = module(ids).numpy()
+    report = subquant.torch.quantize_module(
+        module, {"images": EIGHT_BITS, "": WeightQuantization()}
+    )
+    assert [each.name for each in report.errors] == ["table", "blocks.0", "blocks.1", "images"]
+    assert report.unchanged == {"recurrent": "a GRU is not replaced"}
+    assert "blocks.0: 64x64, 9.00 bits an element, signal to noise" in str(report)
+    assert module.blocks[0] is module.blocks[2]
+    eager = module(ids).numpy()
+    assert 1e-5 < error_of(eager, expected) < 1e-2  # steps of 1/254 of the greatest weight
+    assert error_of(compiled_result(module, ids)[0], eager) < FLOAT_ERROR
+    assert (
+        error_of(module.blocks[0].weight.numpy(), network().blocks[0].weight.detach().numpy())
+        < 0.01
+    )
+
+
+def test_layers_may_be_kept() -> None:
+    module = network()
+    report = subquant.torch.quantize_module(module, {r"blocks\.1": WeightQuantization(bits=4)})
+    assert [each.name for each in report.errors] == ["blocks.1"]
+    assert report.unchanged["table"] == "no quantization is given for its name"
+    assert type(module.blocks[0]) is torch.nn.Linear
+    assert isinstance(module.blocks[1], nn.Linear)
+    assert (module.blocks[1].in_features, module.blocks[1].out_features) == (64, 64)
+
+
+class Derived(torch.nn.Linear):
+    """A layer that may compute something else."""
+
+
+REFUSED: dict[str, tuple[Any, Any, str]] = {
+    "layer": (torch.nn.Linear(32, 32), EIGHT_BITS, "the module is a Linear, which cannot"),
+    "blocks": (
+        torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3)),
+        WeightQuantization(),
+        "weight of Conv2d '0' has a last axis of 3 elements.* one with granularity='axis'",
+    ),
+    "derived": (
+        torch.nn.Sequential(Derived(32, 32)), WeightQuantization(), "'0' is a Derived, of a derived"
+    ),
+    "padding": (
+        torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")),
+        EIGHT_BITS,
+        "'0' pads with other values than zeros; keep it",
+    ),
+    "norm": (
+        torch.nn.Sequential(torch.nn.Embedding(4, 32, max_norm=1.0)), EIGHT_BITS, "limits the norms"
+    ),
+    "pattern": (
+        torch.nn.Sequential(torch.nn.Linear(32, 32)), {"head": EIGHT_BITS}, "'head' applies to no"
+    ),
+    "expression": (torch.nn.Sequential(), {"(": EIGHT_BITS}, r"'\(' is no regular expression"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_modules_that_cannot_be_quantized_are_refused(name: str) -> None:
+    module, how, message = REFUSED[name]
+    before = [type(each) for each in module.modules()]
+    with pytest.raises((UsageError, UnsupportedError), match=message):
+        subquant.torch.quantize_module(module, how)
+    assert [type(each) for each in module.modules()] == before

@@ -10,9 +10,19 @@ It needs PyTorch: ``pip install subquant[torch]``.
 
 from __future__ import annotations
 
+from . import nn
 from .compiled_module import CompiledModule
 from .compiled_module import compile_module as compile
 from .exported_module import ExportedModule
 from .exported_module import export_module as export
+from .module_quantization import ModuleQuantization, quantize_module
 
-__all__ = ["CompiledModule", "ExportedModule", "compile", "export"]
+__all__ = [
+    "CompiledModule",
+    "ExportedModule",
+    "ModuleQuantization",
+    "compile",
+    "export",
+    "nn",
+    "quantize_module",
+]

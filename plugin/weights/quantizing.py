@@ -37,7 +37,14 @@ from ..numerics.packed_integers import pack_bits
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType, check_rank
 from .theta import Dataset, Theta
 
-__all__ = ["CLIPPINGS", "LayerError", "WeightQuantization", "quantize_array", "quantize_weights"]
+__all__ = [
+    "CLIPPINGS",
+    "LayerError",
+    "WeightQuantization",
+    "layer_error",
+    "quantize_array",
+    "quantize_weights",
+]
 
 CLIPPINGS = tuple(1 - step / 40 for step in range(25))
 """The fractions of a block's range that *mse* tries, from all of it down to 0.4."""
@@ -162,7 +169,7 @@ def quantize_weights(
         except (UnsupportedError, UsageError) as error:
             raise type(error)(f"tensor {quoted(name)}: {error.message}") from None
         quantized = PlanarQuantizedTensor(layout, name)
-        errors.append(_layer_error(quantized, tensor.array))
+        errors.append(layer_error(quantized, tensor.array))
         result[name] = quantized
     return Dataset(dataset.properties, Theta(result)), errors
 
@@ -306,7 +313,8 @@ def _square_error(groups: Array, scales: Array, zero_points: Array, storage: Sto
     return np.asarray(np.square(difference, dtype=np.float64).sum(axis=1))
 
 
-def _layer_error(tensor: PlanarQuantizedTensor, array: Array) -> LayerError:
+def layer_error(tensor: PlanarQuantizedTensor, array: Array) -> LayerError:
+    """Return the error of a quantized tensor against its float values."""
     values = np.asarray(array).astype(np.float32)
     difference = tensor.layout.dequant().astype(np.float64) - values
     power = float(np.mean(np.square(values, dtype=np.float64)))

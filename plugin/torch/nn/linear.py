@@ -30,6 +30,16 @@ class Linear(ThetaModule):
 
     TENSORS: ClassVar = ("weight", "bias", "premul_input", "q_input", "q_output")
 
+    @property
+    def in_features(self) -> int:
+        """The number of elements of the last axis of the input."""
+        return self.weight_shape[1]
+
+    @property
+    def out_features(self) -> int:
+        """The number of elements of the last axis of the result."""
+        return self.weight_shape[0]
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return ``[..., N]`` for floats ``[..., K]``, in the type of `x`.
 

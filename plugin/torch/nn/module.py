@@ -58,13 +58,23 @@ class ThetaModule(torch.nn.Module):  # type: ignore[misc]
                 f"{type(self).__name__} has the tensors {sorted(tensors)}, expected 'weight' and "
                 f"no other than {', '.join(self.TENSORS)}"
             )
-        self._tensors: dict[str, InferenceTensor] = {}
+        without_arrays: dict[str, InferenceTensor] = {}
         for name, tensor in tensors.items():
             planar = tensor.to_planar() if isinstance(tensor, QuantizedTensor) else tensor
             arrays = _buffers(name, planar)
             for buffer, array in arrays.items():
                 self.register_buffer(buffer, tensor_of_array(array))
-            self._tensors[name] = _without_arrays(planar, name)
+            without_arrays[name] = _without_arrays(planar, name)
+        self._tensors = without_arrays
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the buffers; a quantized ``weight`` dequantized, and None for no ``bias``."""
+        tensors: dict[str, InferenceTensor] = self.__dict__.get("_tensors", {})
+        if name == "bias" and tensors and name not in tensors:
+            return None
+        if name == "weight" and isinstance(tensors.get(name), QuantizedTensor):
+            return reals_of(self._of_buffers(name))
+        return super().__getattr__(name)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
