@@ -43,7 +43,9 @@ class ModuleQuantization:
             f"element, signal to noise {each.signal_to_noise:.1f} dB"
             for each in self.errors
         ]
-        return "\n".join([*modules, *(f"{name}: unchanged: {why}" for name, why in self.unchanged.items())])
+        return "\n".join(
+            [*modules, *(f"{name}: unchanged: {why}" for name, why in self.unchanged.items())]
+        )
 
 
 def quantize_module(
