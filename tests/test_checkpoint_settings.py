@@ -293,6 +293,7 @@ def test_tied_models_with_another_output(tmp_path: Path) -> None:
         ("tokenizer_config.json", '{"bos_token": "<x>"}', "is '<x>', which is no token"),
         ("tokenizer_config.json", '{"add_bos_token": 3}', "'add_bos_token' is 3, expected true or"),
         ("generation_config.json", '{"eos_token_id": ["a"]}', "'eos_token_id' is"),
+        ("generation_config.json", '{"eos_token_id": [1, 320]}', "expected tokens below 320"),
         ("added_tokens.json", '{"<extra>": 320}', "adds the token '<extra>' as 320, and tokenizer"),
         ("added_tokens.json", '{"<|end|>": 7}', "'<|end|>' as 7, and tokenizer.json has it as 1"),
         (

@@ -248,6 +248,14 @@ class CheckpointTokenizer:
             raise InputError(
                 f"'eos_token_id' is {shown(value)}, expected tokens", self._files.location_of(file)
             )
+        rows = config.get("vocab_size")
+        count = max(self.size, rows if type(rows) is int else 0)
+        if max(tokens, default=0) >= count:
+            raise InputError(
+                f"'eos_token_id' is {shown(value)}, expected tokens below {count:,}, the size of "
+                "the vocabulary",
+                self._files.location_of(file),
+            )
         return frozenset(tokens)
 
 
