@@ -27,6 +27,9 @@ from ..pack.packed_weight import PackedWeight, ScaleEncoding
 _MAX_UNPACKED_BYTES = 8 << 10
 """The integers of a panel take a quarter of the L1 cache at most; activations need room, too."""
 
+_CACHE_LINE_BYTES = 64
+"""The bytes that a prefetch loads."""
+
 
 def weight_bindings(weight: PackedWeight) -> list[Binding]:
     """Return the bindings of a packed weight: one, or those of its integers and fields."""
@@ -72,6 +75,16 @@ class WeightReader:
             first = _times(self._local(record), weight.steps_per_record)
             return self.memrefs[0], (first + step) * size
         return self.memrefs[0], self._record_offset(record) + step * size
+
+    def prefetch_fields(self, tile: Value, record: ArrayLike) -> None:
+        """Prefetch the fields of the blocks of a record, which follow its integers."""
+        weight = self.weight
+        integers = weight.steps_per_record * weight.tiles.step_bytes
+        if weight.is_planar:
+            return
+        start = self._record_offset(record) + integers
+        for offset in range(0, weight.record_bytes - integers, _CACHE_LINE_BYTES):
+            prefetch(self.memrefs[0], [tile, (start + offset).value])
 
     def scale(self, columns: BlockColumns) -> ArrayLike:
         """Load the scales of columns, f32."""
