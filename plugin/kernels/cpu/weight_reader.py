@@ -208,7 +208,10 @@ class UnpackedStep:
             size = self.weight.tiles.vector_bytes
             offset = self.start + number * size
             self.loaded[number] = load(self.memory, [self.tile, offset.value], size, U8)
-            if self.prefetch_bytes and is_first:
+            # A vector of floats may be a quarter of a cache line. Those of integers are half of one
+            # or more, and their records may begin within one.
+            spacing = size if self.weight.floats is None else _CACHE_LINE_BYTES
+            if self.prefetch_bytes and is_first and number * size % spacing < size:
                 prefetch(self.memory, [self.tile, (offset + self.prefetch_bytes).value])
         return self.loaded[number]
 
