@@ -19,6 +19,7 @@ Files of each folder, beside the ones of the library:
 * ``expected.npz``: ``tokens`` int32 [24]; ``logits`` float32 [24, vocabulary], by the forward of
   transformers in float32 on the CPU with eager attention, from dequantized weights; for formats
   that quantize activations also ``logits_quantized``, by the library's own quantized forward.
+  LongRoPE: ``long_tokens`` int32 [40] and ``logits_long``, beyond the first context.
   Models with experts: ``routed_tokens`` int32 [200] and ``experts`` int32 [blocks with experts,
   200, top], the experts of each token, the one with the largest weight first.
 * ``expected.json``: versions, and below ``tensors`` the shape and SHA-256 of each dequantized

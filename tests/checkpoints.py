@@ -49,6 +49,7 @@ def numpy_logits(folder: Path, tokens: list[int], *, rounds_activations: bool = 
     """
     source = open_model(folder)
     c: Configuration = replace(source.configuration, quantizes_activations=rounds_activations)
+    c = replace(c, rotation=replace(c.rotation, context=len(tokens)))
     prepare = _as_it_is if rounds_activations else _float
     weights = Theta({name: prepare(name, tensor) for name, tensor in source.tensors.items()})
     zeros = np.zeros((len(tokens), c.kv_heads, c.size), np.float32)

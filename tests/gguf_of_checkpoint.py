@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ def write_gguf(name: str, architecture: str, path: Path, **properties: Any) -> P
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     size = config.get("head_dim") or config["hidden_size"] // heads
     rope = config["rope_parameters"]
+    if "long_factor" in rope:
+        first = rope["original_max_position_embeddings"]
+        factor = config["max_position_embeddings"] / first
+        properties = {
+            "rope.scaling.original_context_length": first,
+            "rope.scaling.attn_factor": math.sqrt(1 + math.log(factor) / math.log(first)),
+            **properties,
+        }
     writer = gguf.GGUFWriter(path, architecture)
     values: dict[str, Any] = {
         "block_count": config["num_hidden_layers"],
@@ -53,6 +62,10 @@ def write_gguf(name: str, architecture: str, path: Path, **properties: Any) -> P
         **properties,
     }
     add_properties(writer, {f"{architecture}.{key}": value for key, value in values.items()})
+    for length in ("short", "long"):
+        if f"{length}_factor" in rope:
+            factors = np.array(rope[f"{length}_factor"], np.float32)
+            writer.add_tensor(f"rope_factors_{length}.weight", factors)
     for key, array in read_safetensors(folder / "model.safetensors").tensors.items():
         layer, _, part = key.rpartition(".")
         block, prefix = layer.split(".", 3), ""

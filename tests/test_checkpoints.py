@@ -92,7 +92,7 @@ ONE_OF_EACH = ["awq_int4", "bitsandbytes_nf4", "compressed_fp8_block", "compress
 def test_compiled_logits(name: str) -> None:
     """A prompt and four tokens, across the window of models that have one."""
     tokens, reference = expected(name)
-    model = load(FOLDERS / name, activations="float", kv_cache="f32", context=64)
+    model = load(FOLDERS / name, activations="float", kv_cache="f32", context=32)
     session = model.session()
     actual = [session.prompt(tokens[:20]), *(session.next(token) for token in tokens[20:])]
     assert relative_error(np.stack(actual), reference[19:]) < 5e-6
@@ -139,13 +139,26 @@ def test_formats_and_architectures_are_independent(
 @pytest.mark.parametrize(
     ("name", "architecture"),
     [("llama2", "llama"), ("phi3", "phi3"), ("phi3_partial", "phi3"),
-     ("qwen2", "qwen2"), ("smollm", "llama")],
+     ("phi3_longrope", "phi3"), ("qwen2", "qwen2"), ("smollm", "llama")],
 )  # fmt: skip
 def test_logits_of_gguf_files(name: str, architecture: str, tmp_path: Path) -> None:
     """The same models as llama.cpp's converter writes them."""
     tokens, reference = expected(name)
     path = write_gguf(name, architecture, tmp_path / "model.gguf")
     assert relative_error(numpy_logits(path, tokens), reference) < 3e-6
+
+
+def test_the_context_chooses_the_factors_of_long_rope(tmp_path: Path) -> None:
+    """The first context is of 32 tokens; transformers has other factors for a text of 40."""
+    arrays = np.load(FOLDERS / "phi3_longrope" / "expected.npz")
+    tokens, reference = arrays["long_tokens"].tolist(), arrays["logits_long"]
+    gguf = write_gguf("phi3_longrope", "phi3", tmp_path / "model.gguf")
+    for path in (FOLDERS / "phi3_longrope", gguf):
+        assert relative_error(numpy_logits(path, tokens), reference) < 3e-6
+    for context, is_long in ((33, True), (32, False)):
+        model = load(gguf, activations="float", kv_cache="f32", context=context)
+        error = relative_error(model.logits(tokens[:24]), reference[:24])
+        assert error < 5e-6 if is_long else error > 1e-3
 
 
 # -- tokens ----------------------------------------------------------------------------------------

@@ -14,9 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ..core.read_record import Irrelevant, ReadRecord
 from ..errors import InputError, Place, SubquantError, UnsupportedError
-from ..layouts import InferenceTensor
+from ..layouts import InferenceTensor, PrimitiveTensor
 from .architectures import (
     ARCHITECTURES,
     EXPERT_LAYERS,
@@ -28,7 +30,7 @@ from .architectures import (
 )
 from .irrelevant_properties import irrelevant_properties
 from .properties import Properties, architecture_of
-from .rotary_embedding import Rotation
+from .rotary_embedding import LongRope, Rotation
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,8 @@ class Configuration:
         context = values.count("context_length")
         scale, yarn = 1.0 / values.rope_factor(), values.yarn(context, base)
         rotation = Rotation(base, rotary_size, scale, kind.pairs, has_factors, yarn)
+        if name == "phi3":
+            rotation = _with_long_rope(rotation, values, tensors, context)
         table = tensors.get("token_embd.weight")
         blocks = values.count("block_count")
         if blocks > len(tensors):
@@ -224,6 +228,29 @@ class Configuration:
     def has_window(self, block: int) -> bool:
         """Return whether a block attends to the last tokens only."""
         return self.window > 0 and self.windowed_blocks[block]
+
+
+def _with_long_rope(
+    rotation: Rotation, values: Properties, tensors: Mapping[str, InferenceTensor], context: int
+) -> Rotation:
+    """Return a rotation with the divisors of LongRoPE, if the file has them.
+
+    Source: llama.cpp, ``llama_model_phi3`` and ``llama_model::get_rope_factors``.
+    """
+    names = [f"rope_factors_{length}.weight" for length in ("short", "long")]
+    if not any(name in tensors for name in names):
+        return rotation
+    pairs, divisors = rotation.size // 2, []
+    for name in names:
+        tensor = tensors.get(name)
+        is_array = isinstance(tensor, PrimitiveTensor) and tensor.shape == (pairs,)
+        array = np.asarray(tensor.array, np.float64) if is_array else np.zeros(1)
+        if not (np.isfinite(array) & (array > 0)).all():
+            raise InputError(f"the file has no tensor '{name}' of {pairs} numbers above 0")
+        divisors.append(tuple(array.tolist()))
+    original = values.count("rope.scaling.original_context_length", context)
+    factor = values.optional_number("rope.scaling.attn_factor", 1.0)
+    return replace(rotation, long_rope=LongRope(original, *divisors), attention_factor=factor)
 
 
 def is_of_images(name: str) -> bool:

@@ -74,7 +74,12 @@ def write_module(
     configuration: Configuration, tensors: Mapping[str, InferenceTensor], shape: Shape
 ) -> ir.Module:
     """Write a model's program in a context of its own; UnsupportedError for a tensor's type."""
-    configuration = replace(configuration, quantizes_activations=shape.rounds_activations)
+    configuration = replace(
+        configuration,
+        quantizes_activations=shape.rounds_activations,
+        rotation=replace(configuration.rotation, context=shape.context),
+        window_rotation=replace(configuration.window_rotation, context=shape.context),
+    )
     with create_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):

@@ -49,19 +49,22 @@ class Llama3Scaling:
 
 @dataclass(frozen=True)
 class LongRope:
-    """Scaling by LongRoPE for texts of the first context: each pair has a divisor.
+    """Scaling by LongRoPE: each frequency is divided by a number, of one of two sets.
 
-    Longer texts have other divisors for all of their tokens, which are not computed.
+    The context of a session chooses the set, as in llama.cpp and vLLM, because all keys of a cache
+    have the same rotation. transformers chooses by the length of the text so far.
 
-    Source: transformers, ``modeling_rope_utils._compute_longrope_parameters``.
+    Sources: transformers, ``modeling_rope_utils._compute_longrope_parameters``; llama.cpp,
+    ``llama_model::get_rope_factors``.
 
     Attributes:
         context: the tokens that the model was trained for before its context was extended.
-        divisors: the divisor of the frequency of each pair.
+        short, long: the divisors of contexts up to that, and of longer ones.
     """
 
     context: int
-    divisors: tuple[float, ...]
+    short: tuple[float, ...]
+    long: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class Rotation:
         yarn: scaling by YaRN, which applies the scale to slow pairs alone; None for all.
         llama3: scaling of Llama 3.1, which applies the scale to slow pairs alone; None for all.
         long_rope: scaling by LongRoPE, in place of the scale; None for none.
+        context: the context of the session, which chooses the divisors of LongRoPE.
         attention_factor: the factor of turned elements; None for that of YaRN, or 1.
     """
 
@@ -88,6 +92,7 @@ class Rotation:
     llama3: Llama3Scaling | None = None
     long_rope: LongRope | None = None
     attention_factor: float | None = None
+    context: int = 0
 
     @property
     def magnitude(self) -> float:
@@ -106,7 +111,8 @@ class Rotation:
             share = np.clip((rotations - low) / (high - low), 0, 1)
             return frequencies * (share + self.scale * (1 - share))
         if self.long_rope is not None:
-            return np.divide(frequencies, self.long_rope.divisors)
+            is_long = self.context > self.long_rope.context
+            return np.divide(frequencies, self.long_rope.long if is_long else self.long_rope.short)
         if self.yarn is None:
             return self.scale * frequencies
         low = max(math.floor(self._pair_with(self.yarn.fast)), 0)

@@ -22,6 +22,7 @@ LIBRARIES = ("transformers", "torch", "compressed-tensors", "bitsandbytes", "tor
 _SEED = 20261127
 _TOKENS = 24
 _ROUTED_TOKENS = 200
+_LONG_TOKENS = 40
 
 SIZES = {
     "vocab_size": 64,
@@ -168,6 +169,14 @@ def write_expected(
     header = json.dumps(versions | notes)[:-1]
     text = header + ', "tensors": {\n' + ",\n".join(entries) + "\n}}\n"
     (folder / "expected.json").write_text(text, encoding="utf-8")
+
+
+def add_long_logits(folder: Path, model: PreTrainedModel) -> None:
+    """Add ``long_tokens`` and ``logits_long`` of 40 tokens to ``expected.npz``."""
+    arrays = dict(np.load(folder / "expected.npz"))
+    tokens = tokens_of(model.config, _LONG_TOKENS)
+    arrays["long_tokens"], arrays["logits_long"] = tokens.numpy(), forward(model, tokens).numpy()
+    np.savez_compressed(folder / "expected.npz", **arrays)
 
 
 def chosen_experts(model: PreTrainedModel, tokens: torch.Tensor) -> np.ndarray:

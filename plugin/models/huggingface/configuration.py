@@ -108,9 +108,6 @@ class _Reader:
         window_rotation = rotation
         if kind.pattern:
             window_rotation = self._window_rotation(size, context)
-        for each in (rotation, window_rotation):
-            if each.long_rope is not None:
-                context = min(context, each.long_rope.context)
         vocabulary = settings.count("vocab_size", kind.vocabulary)
         table = tensors.get("token_embd.weight")
         if table is not None and table.shape[:1] != (vocabulary,):

@@ -123,7 +123,7 @@ def _type_of(rope: Settings) -> str:
 
 
 def _long_rope(rope: Settings, base: float, size: int, original: int, context: int) -> Rotation:
-    """Return the rotary embeddings of texts of at most `original` tokens.
+    """Return the rotary embeddings of LongRoPE.
 
     Args:
         context: the model's greatest number of tokens.
@@ -138,7 +138,7 @@ def _long_rope(rope: Settings, base: float, size: int, original: int, context: i
     factor = rope.number("factor", context / original)
     default = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
     return Rotation(
-        base, size, 1.0, "halves", long_rope=LongRope(original, divisors["short_factor"]),
+        base, size, 1.0, "halves", long_rope=LongRope(original, *divisors.values()),
         attention_factor=rope.number("attention_factor", default),
     )  # fmt: skip
 
