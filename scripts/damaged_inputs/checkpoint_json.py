@@ -179,6 +179,8 @@ def encoded(value: Any) -> bytes:
 # -- config.json -----------------------------------------------------------------------------------
 
 _NOTHING_READS = (
+    "vision_config*", "*_token_index", "mm_tokens_per_image", "multimodal_projector_bias",
+    "projector_hidden_act", "spatial_merge_size", "vision_feature_layer*",
     "architectures*", "transformers_version", "dtype", "torch_dtype", "use_cache",
     "pretraining_tp", "attention_dropout", "initializer_range", "bos_token_id*", "eos_token_id*",
     "pad_token_id", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
@@ -247,7 +249,8 @@ def configuration(rng: random.Random, files: Files) -> Damage:
     is_unused |= b'"awq"' in files[CONFIGURATION] and change.path.endswith(("desc_act", ".sym"))
     is_unused |= change.path.endswith("group_size") and change.new == -1
     is_unused |= change.path == "use_sliding_window" and "layer_types" in config
-    if is_default or is_unused or _matches(change.path, _NOTHING_READS):
+    is_unused |= _matches(change.path.removeprefix("text_config."), _NOTHING_READS)
+    if is_default or is_unused:
         expected = "anything"
     elif change.is_same:
         expected = "equal"
@@ -313,7 +316,7 @@ def rope_settings(rng: random.Random, files: Files) -> Damage:
 def block_lists(rng: random.Random, files: Files) -> Damage:
     """Lists with a value for each block, and windows."""
     config = json.loads(files[CONFIGURATION])
-    count = config["num_hidden_layers"]
+    count = config.get("text_config", config)["num_hidden_layers"]
     key = rng.choice(("layer_types", "layer_types", "layer_types", "sliding_window",
                       "mlp_only_layers", "no_rope_layers", "max_window_layers",
                       "use_sliding_window", "sliding_window_pattern", "num_hidden_layers",
