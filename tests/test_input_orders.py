@@ -121,9 +121,9 @@ def test_names_of_reordered_tensors() -> None:
     for role in ("ffn_down", "ffn_gate", "ffn_up"):
         tensor = tensors[f"blk.0.{role}.weight"]
         assert isinstance(tensor, ReorderedTensor)
-        found = find_tensor(tensor.name, weights)
-        assert found.arrays.keys() == tensor.arrays.keys()
-        for name, array in found.arrays.items():
+        loaded = find_tensor(tensor.name, weights)
+        assert loaded.arrays.keys() == tensor.arrays.keys()
+        for name, array in loaded.arrays.items():
             np.testing.assert_array_equal(array, tensor.arrays[name])
         assert tensor.outline().record == tensor.record
     with pytest.raises(InputError, match="has no order of inputs, which"):
