@@ -254,6 +254,7 @@ def compile_pipeline(
         ("canonicalize-reductions", {}),
         *([("pack-narrow-storage", {})] if options.containers == 8 else []),
         ("raise-dequantization", {}),
+        ("contract-storage", {"explain": options.explain}),
         (
             "fuse-block-contractions",
             {"activations": options.activations, "explain": options.explain},

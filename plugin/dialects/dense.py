@@ -96,8 +96,12 @@ def elements_of_resource(op: Operation) -> ir.DenseElementsAttr | None:
         match = _RESOURCE.search(module.operation.get_asm())
         if match is None:
             return None
+        type_ = op.results[0].type
         data = np.frombuffer(bytes.fromhex(match.group(1)), np.uint8)
-        return ir.DenseElementsAttr.get(data, type=op.results[0].type)
+        elements = data.reshape(max(1, math.prod(type_.shape)), -1)
+        if (elements == elements[:1]).all():
+            data = elements[0]  # a buffer of one element is a splat
+        return ir.DenseElementsAttr.get(np.ascontiguousarray(data), type=type_)
 
 
 def constant_attribute(

@@ -25,6 +25,7 @@ PASSES: dict[str, str] = {
     "legalize-quantized-op-to-qdq": "expand quantized operations to float ones between casts",
     "pack-narrow-storage": "bit-pack arguments, constants and parameters of 2 to 6 bits",
     "raise-dequantization": "raise dequantization that is written as arithmetic to one operation",
+    "contract-storage": "contract the integers of operands that are both dequantized",
     "fuse-block-contractions": "fuse contractions with the dequantization of their weights",
     "fold-constant-casts": "fold casts of constants",
     "legalize-quant-to-math": "lower StableHLO on quantized values to integers, exactly",

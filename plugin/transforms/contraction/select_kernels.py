@@ -74,6 +74,7 @@ from ...kernels.select.match_failure import MatchFailure
 from ...kernels.select.match_int8 import MIN_MACS, MIN_MACS_FUSED, Int8Match
 from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named, producer_named
+from ..quantization.math.contraction import Contraction
 from ..quantization.math.differences import raise_differences
 from ..quantization.math.zero_points import correct_zero_points
 from .prepack_arguments import clone_for_prepacking, is_computed_from_argument
@@ -145,6 +146,8 @@ class _Selection:
     def run(self) -> Sequence[Remark] | None:
         """Select kernels, merge and fuse their calls, and return the remarks."""
         options, module, kernels = self._options, self._module, self._kernels
+        for op in named(module, ["stablehlo.dot"]):
+            _generalize_dot(op)
         int8 = [] if self._is_gpu else named(module, _INT8)
         if options.fuse_below_macs and not all(
             isinstance(Int8Match.of_shape(op), MatchFailure) for op in int8
@@ -363,6 +366,16 @@ class _Selection:
             producer = producer_named(operand, *_ZERO_POINT_SUBTRACTION)
             if producer is not None:
                 operation.erase_unused(producer, lambda op: op.name in _ZERO_POINT_SUBTRACTION)
+
+
+def _generalize_dot(op: Operation) -> None:
+    """Replace a ``dot`` of two matrices by a ``dot_general``."""
+    if [operand.type.rank for operand in op.operands] == [2, 2]:
+        with ir.InsertionPoint(op), op.location:
+            left, right = op.operands
+            result = Contraction.of(op).create(left, right, op.results[0].type.element_type)
+        op.results[0].replace_all_uses_with(result)
+        op.erase()
 
 
 def _with_fusion(

@@ -41,6 +41,7 @@ from ...dialects.subquant import UNPACK
 from ...emit import linalg, stablehlo, subquant
 from ...emit.operation import tensor_type, value, with_element
 from ...errors import Remark
+from ...numerics.element_types import Array
 from ...numerics.packed_integers import PLANE_BITS, pack_planes, packed_shape, plane_shapes
 from ..base import (
     UNCHANGED,
@@ -52,7 +53,7 @@ from ..base import (
     value_before,
 )
 
-_MIN_PACKED_ELEMENTS = 256
+MIN_PACKED_ELEMENTS = 256
 """Elements from which on a constant is packed; smaller ones stay unpacked."""
 
 
@@ -69,7 +70,7 @@ class PackNarrowStorage(ModulePass):
             op.attributes["global"].value for op in operations if op.name == "util.global.store"
         }
         loads = [op for op in operations if op.name == "util.global.load"]
-        packed: dict[str, _Packed] = {}
+        packed: dict[str, PackedForm] = {}
         changed = False
         for op in operations:
             if op.name in CONSTANTS:
@@ -96,7 +97,7 @@ class PackNarrowStorage(ModulePass):
 
 
 @dataclass(frozen=True)
-class _Packed:
+class PackedForm:
     """A tensor type of narrow integers, and the type of its packed bytes.
 
     `element` is its integer type, or its storage type if it is quantized; an integer has `bits`
@@ -109,7 +110,7 @@ class _Packed:
     bytes: ir.RankedTensorType
 
     @classmethod
-    def of(cls, type_: ir.Type, op: Operation) -> _Packed | None:
+    def of(cls, type_: ir.Type, op: Operation) -> PackedForm | None:
         """The packing of a tensor type, or None if it is not packed."""
         if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
             return None
@@ -147,24 +148,27 @@ class _Packed:
             return integers
         return value("subquant.scast", [integers], self.type)
 
-    def packed(self, attribute: ir.DenseElementsAttr) -> ir.DenseElementsAttr:
-        """The bytes of a dense attribute of the type."""
-        planes = pack_planes(array_of_dense(attribute).astype(np.int8), self.bits)
+    def packed(self, integers: Array) -> ir.DenseElementsAttr:
+        """The bytes of integers of the type's shape."""
+        planes = pack_planes(integers.astype(np.int8, copy=False), self.bits)
         array = np.concatenate([plane.reshape(-1) for plane in planes])
         shape = [int(n) for n in self.bytes.shape]
         return dense_of_array(array.view(np.int8).reshape(shape), self.bytes.element_type)
+
+    def constant(self, integers: Array) -> Value:
+        """Unpack a constant of packed bytes."""
+        return self.unpacked(_barrier(linalg.constant(self.packed(integers))))
 
 
 def _pack_constant(op: Operation) -> bool:
     attribute = op.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr) or attribute.is_splat:
         return False
-    form = _Packed.of(op.results[0].type, op) if len(attribute) >= _MIN_PACKED_ELEMENTS else None
+    form = PackedForm.of(op.results[0].type, op) if len(attribute) >= MIN_PACKED_ELEMENTS else None
     if form is None or form.type.element_type != form.element:
         return False
     with ir.InsertionPoint(op), op.location:
-        constant = _barrier(linalg.constant(form.packed(attribute)))
-        op.results[0].replace_all_uses_with(form.unpacked(constant))
+        op.results[0].replace_all_uses_with(form.constant(array_of_dense(attribute)))
     op.erase()
     return True
 
@@ -191,7 +195,7 @@ def _pack_arguments(function: Operation) -> bool:
     type_ = function.attributes["function_type"].value
     inputs, block = list(type_.inputs), function.regions[0].blocks[0]
     for number, input_type in enumerate(type_.inputs):
-        form = _Packed.of(input_type, function)
+        form = PackedForm.of(input_type, function)
         if form is None:
             continue
         inputs[number] = form.bytes
@@ -211,14 +215,14 @@ def _pack_arguments(function: Operation) -> bool:
     return True
 
 
-def _pack_global(op: Operation) -> _Packed | None:
+def _pack_global(op: Operation) -> PackedForm | None:
     """Pack a global; None for mutable ones, without initial value, or of types not packed."""
-    form = _Packed.of(op.attributes["type"].value, op)
+    form = PackedForm.of(op.attributes["type"].value, op)
     if form is None or "is_mutable" in op.attributes or "initial_value" not in op.attributes:
         return None
     initial: Any = op.attributes["initial_value"]
     if isinstance(initial, ir.DenseElementsAttr):
-        op.attributes["initial_value"] = form.packed(initial)
+        op.attributes["initial_value"] = form.packed(array_of_dense(initial))
     else:
         name, _, _ = str(initial).rpartition(" : ")  # a parameter, of a dialect of IREE's
         op.attributes["initial_value"] = ir.Attribute.parse(f"{name} : {form.bytes}")

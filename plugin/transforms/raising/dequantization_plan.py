@@ -23,6 +23,7 @@ from ..base import NoMatch, producer_named
 from .bit_fields import Field
 from .contractions import Split
 from .facts import MAX_STORAGE_BITS, ExpressedFact, IntegerFact
+from .narrow_constants import narrow_constant, packed_constant
 from .tensor_views import TensorView
 
 
@@ -156,6 +157,28 @@ class DequantizationPlan:
             for axis, own in zip(extents[0], runs, strict=True)
         ]
         return cls(fact, stored, blocks, grids, order, split)
+
+    def with_narrow_storage(self, packed_constants: dict[Value, Value]) -> DequantizationPlan:
+        """Emit the packed constant of a constant storage that fits fewer bits, once each.
+
+        The result is the plan that reads it, or the same plan.
+        """
+        stored, zero_points = self.stored, self.stored.zero_points
+        no_numbers = zero_points is not None and zero_points.numbers is None
+        if isinstance(stored.root, tuple) or no_numbers:
+            return self
+        numbers = np.zeros((), np.int64) if zero_points is None else zero_points.numbers
+        assert numbers is not None
+        narrow = narrow_constant(stored.root, stored.type, numbers)
+        if narrow is None:
+            return self
+        if stored.root not in packed_constants:
+            packed = packed_constant(stored.root, stored.type, narrow)
+            packed_constants[stored.root] = packed
+        root = packed_constants[stored.root]
+        if root.type.element_type.width != narrow.width:
+            return self
+        return replace(self, stored=replace(stored, root=root, type=narrow))
 
     def emit(self) -> tuple[Value, Value]:
         """Emit the dequantization; return it with split axes and in the program's shape."""

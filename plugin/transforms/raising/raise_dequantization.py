@@ -97,6 +97,7 @@ class RaiseDequantization(ModulePass):
                 remarks.append(Remark.about(op, f"is left alone: {why.reason}"))
         unused: set[Operation] = set()
         sources: set[Operation] = set()
+        packed_constants: dict[Value, Value] = {}
         for op in reversed(steps):
             result = op.results[0]
             if not is_used(result):
@@ -112,10 +113,12 @@ class RaiseDequantization(ModulePass):
                     remarks.append(Remark.about(op, f"is left alone: {plan.reason}"))
                 continue
             with ir.InsertionPoint(op), op.location:
+                plan = plan.with_narrow_storage(packed_constants)
                 split, raised = plan.emit()
             result.replace_all_uses_with(raised)
             split_contractions(split, raised, plan.split)
             _erase(op, unused, sources)
+        sources.update(each.owner.operation for each in packed_constants.values())
         while sources:
             op = sources.pop()
             if not is_used(op.results[0]):

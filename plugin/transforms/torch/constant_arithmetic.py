@@ -34,6 +34,9 @@ _BROADCAST = "stablehlo.broadcast_in_dim"
 _MAX_ELEMENTS = 1 << 12
 """Elements of a folded result, at most: parameters, not weights."""
 
+_MAX_STORAGE_BITS = 16
+"""Bits of integers that ``raise-dequantization`` takes as quantized ones."""
+
 
 def fold_constant_arithmetic(module: Operation) -> None:
     """Fold arithmetic on constants with small results."""
@@ -45,7 +48,7 @@ def fold_constant_arithmetic(module: Operation) -> None:
         if math.prod(type_.shape) > _MAX_ELEMENTS:
             continue
         elements = constant_elements(op.results[0], module_globals)
-        if elements is None or any(each.name == _BROADCAST for each in backward_slice(op)):
+        if elements is None or any(map(_is_left, backward_slice(op))):
             continue
         attribute = dense_of_array(elements, type_.element_type)
         with ir.InsertionPoint(op), op.location:
@@ -53,3 +56,11 @@ def fold_constant_arithmetic(module: Operation) -> None:
         result = op.results[0]
         result.replace_all_uses_with(folded)
         erase_unused(result)
+
+
+def _is_left(op: Operation) -> bool:
+    """True for a broadcast, and for a conversion of integers that may be quantized weights."""
+    if op.name != "stablehlo.convert":
+        return bool(op.name == _BROADCAST)
+    element = op.operands[0].type.element_type
+    return isinstance(element, ir.IntegerType) and element.width <= _MAX_STORAGE_BITS

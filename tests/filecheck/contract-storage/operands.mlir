@@ -1,0 +1,73 @@
+// RUN: subquant opt %s --passes "contract-storage" --split-input-file | filecheck %s
+
+// One zero point and scale on the left, a scale for each N on the right: the product of scales is a constant.
+// CHECK-LABEL: func.func @linear(
+// CHECK-SAME: %[[X:[^: ]+]]: tensor<4x64xi8>, %[[W:[^: ]+]]: tensor<2x64xi8>)
+// CHECK: %[[QX:[^: ]+]] = "subquant.scast"(%[[X]]) : (tensor<4x64xi8>) -> tensor<4x64x!quant.uniform<i8:f32, 1.000000e+00:-3>>
+// CHECK-NEXT: %[[DX:[^: ]+]] = "subquant.subtract_zero_point"(%[[QX]])
+// CHECK-NEXT: %[[QW:[^: ]+]] = "subquant.scast"(%[[W]]) : (tensor<2x64xi8>) -> tensor<2x64x!quant.uniform<i8:f32, 1.000000e+00>>
+// CHECK-NEXT: %[[DW:[^: ]+]] = "subquant.subtract_zero_point"(%[[QW]])
+// CHECK-NEXT: %[[A:[^: ]+]] = stablehlo.dot_general %[[DX]], %[[DW]], contracting_dims = [1] x [1] : (tensor<4x64xi32>, tensor<2x64xi32>) -> tensor<4x2xi32>
+// CHECK: %[[F:[^: ]+]] = stablehlo.convert %[[A]] : (tensor<4x2xi32>) -> tensor<4x2xf32>
+// CHECK: stablehlo.constant dense<[1.250000e-01, 5.000000e-01]> : tensor<2xf32>
+// CHECK-NOT: subquant.dequantize
+func.func @linear(%x: tensor<4x64xi8>, %w: tensor<2x64xi8>) -> tensor<4x2xf32> {
+  %sx = stablehlo.constant dense<5.000000e-01> : tensor<1x1xf32>
+  %zx = stablehlo.constant dense<-3> : tensor<1x1xi8>
+  %sw = stablehlo.constant dense<[[2.500000e-01], [1.000000e+00]]> : tensor<2x1xf32>
+  %0 = "subquant.dequantize"(%x, %sx, %zx) {block_sizes = array<i64: 4, 64>, operandSegmentSizes = array<i32: 1, 1, 1, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<4x64xi8>, tensor<1x1xf32>, tensor<1x1xi8>) -> tensor<4x64xf32>
+  %1 = "subquant.dequantize"(%w, %sw) {block_sizes = array<i64: 1, 64>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<2x64xi8>, tensor<2x1xf32>) -> tensor<2x64xf32>
+  %y = stablehlo.dot_general %0, %1, contracting_dims = [1] x [1] : (tensor<4x64xf32>, tensor<2x64xf32>) -> tensor<4x2xf32>
+  return %y : tensor<4x2xf32>
+}
+
+// -----
+
+// A transposed weight of u8 with a zero point for each N; computed scales of each row on the left.
+// CHECK-LABEL: func.func @transposed(
+// CHECK-SAME: %[[X:[^: ]+]]: tensor<4x64xi8>, %[[S:[^: ]+]]: tensor<4x1xf32>, %[[W:[^: ]+]]: tensor<2x64xi8>)
+// CHECK: %[[T:[^: ]+]] = stablehlo.transpose %[[W]], dims = [1, 0] : (tensor<2x64xi8>) -> tensor<64x2xi8>
+// CHECK-NEXT: "subquant.scast"(%[[T]]) : (tensor<64x2xi8>) -> tensor<64x2x!quant.uniform<u8:f32:1, {1.000000e+00:128,1.000000e+00:7}>>
+// CHECK: stablehlo.dot_general {{.*}} contracting_dims = [1] x [0] : (tensor<4x64xi32>, tensor<64x2xi32>) -> tensor<4x2xi32>
+// CHECK: stablehlo.multiply
+// CHECK: stablehlo.multiply
+func.func @transposed(%x: tensor<4x64xi8>, %s: tensor<4x1xf32>, %w: tensor<2x64xi8>) -> tensor<4x2xf32> {
+  %sw = stablehlo.constant dense<[[2.500000e-01], [1.000000e+00]]> : tensor<2x1xf32>
+  %zw = stablehlo.constant dense<[[-128], [7]]> : tensor<2x1xi8>
+  %0 = "subquant.dequantize"(%x, %s) {block_sizes = array<i64: 1, 64>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<4x64xi8>, tensor<4x1xf32>) -> tensor<4x64xf32>
+  %1 = "subquant.dequantize"(%w, %sw, %zw) {block_sizes = array<i64: 1, 64>, operandSegmentSizes = array<i32: 1, 1, 1, 0>, quantized_type = !quant.any<u8:f32>} : (tensor<2x64xi8>, tensor<2x1xf32>, tensor<2x1xi8>) -> tensor<2x64xf32>
+  %2 = stablehlo.transpose %1, dims = [1, 0] : (tensor<2x64xf32>) -> tensor<64x2xf32>
+  %y = stablehlo.dot %0, %2 : (tensor<4x64xf32>, tensor<64x2xf32>) -> tensor<4x2xf32>
+  return %y : tensor<4x2xf32>
+}
+
+// -----
+
+// A computed zero point: it is multiplied by the sums of the constant weight.
+// CHECK-LABEL: func.func @computed_zero_point(
+// CHECK: %[[A:[^: ]+]] = stablehlo.dot_general {{.*}} -> tensor<4x2xi32>
+// CHECK: stablehlo.constant dense<[6, -4]> : tensor<2xi32>
+// CHECK: %[[C:[^: ]+]] = stablehlo.multiply {{.*}} : tensor<4x2xi32>
+// CHECK-NEXT: stablehlo.subtract %[[A]], %[[C]] : tensor<4x2xi32>
+func.func @computed_zero_point(%x: tensor<4x3xi8>, %s: tensor<4x1xf32>, %z: tensor<4x1xi8>) -> tensor<4x2xf32> {
+  %w = stablehlo.constant dense<[[1, 2, 3], [-5, 0, 1]]> : tensor<2x3xi8>
+  %sw = stablehlo.constant dense<[[2.500000e-01], [1.000000e+00]]> : tensor<2x1xf32>
+  %0 = "subquant.dequantize"(%x, %s, %z) {block_sizes = array<i64: 1, 3>, operandSegmentSizes = array<i32: 1, 1, 1, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<4x3xi8>, tensor<4x1xf32>, tensor<4x1xi8>) -> tensor<4x3xf32>
+  %1 = "subquant.dequantize"(%w, %sw) {block_sizes = array<i64: 1, 3>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<2x3xi8>, tensor<2x1xf32>) -> tensor<2x3xf32>
+  %y = stablehlo.dot_general %0, %1, contracting_dims = [1] x [1] : (tensor<4x3xf32>, tensor<2x3xf32>) -> tensor<4x2xf32>
+  return %y : tensor<4x2xf32>
+}
+
+// -----
+
+// A grouped convolution with padding and strides.
+// CHECK-LABEL: func.func @grouped(
+// CHECK: stablehlo.convolution(%{{[^,]+}}, %{{[^)]+}}) dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1], window = {stride = [2, 2], pad = {{\[\[}}1, 1], [1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 2 : i64} : (tensor<1x4x8x8xi32>, tensor<6x2x3x3xi32>) -> tensor<1x6x4x4xi32>
+func.func @grouped(%x: tensor<1x4x8x8xi8>, %w: tensor<6x2x3x3xi8>, %sw: tensor<6x1x1x1xf32>) -> tensor<1x6x4x4xf32> {
+  %sx = stablehlo.constant dense<5.000000e-01> : tensor<1x1x1x1xf32>
+  %zx = stablehlo.constant dense<5> : tensor<1x1x1x1xi8>
+  %0 = "subquant.dequantize"(%x, %sx, %zx) {block_sizes = array<i64: 1, 4, 8, 8>, operandSegmentSizes = array<i32: 1, 1, 1, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<1x4x8x8xi8>, tensor<1x1x1x1xf32>, tensor<1x1x1x1xi8>) -> tensor<1x4x8x8xf32>
+  %1 = "subquant.dequantize"(%w, %sw) {block_sizes = array<i64: 1, 2, 3, 3>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<6x2x3x3xi8>, tensor<6x1x1x1xf32>) -> tensor<6x2x3x3xf32>
+  %y = stablehlo.convolution(%0, %1) dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1], window = {stride = [2, 2], pad = [[1, 1], [1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 2 : i64} : (tensor<1x4x8x8xf32>, tensor<6x2x3x3xf32>) -> tensor<1x6x4x4xf32>
+  return %y : tensor<1x6x4x4xf32>
+}
