@@ -79,8 +79,15 @@ CHANGES: list[tuple[str, Any]] = [
     ("rope.scaling.yarn_ext_factor", 1.0), ("rope.scaling.yarn_attn_factor", 1.2),
     ("rope.scaling.yarn_beta_fast", 16.0), ("rope.scaling.alpha", 8.0),
     ("rope.dimension_sections", [1, 2, 3, 4]), ("rope.dimension_count_swa", 16),
-    ("tensor_data_layout", "reference"), ("vision.block_count", 27),
+    ("tensor_data_layout", "reference"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", sorted({*ARCHITECTURES} - {"gemma3"}))
+def test_properties_of_images_are_those_of_gemma_3(architecture: str, tmp_path: Path) -> None:
+    model = TinyModel(architecture, properties={"vision.block_count": 27}, **TINY)
+    with pytest.raises(UnsupportedError, match=rf"property '{architecture}\.vision\.block_count'"):
+        opened(model, tmp_path)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -243,8 +243,9 @@ def _with_long_rope(
     pairs, divisors = rotation.size // 2, []
     for name in names:
         tensor = tensors.get(name)
-        is_array = isinstance(tensor, PrimitiveTensor) and tensor.shape == (pairs,)
-        array = np.asarray(tensor.array, np.float64) if is_array else np.zeros(1)
+        array = np.zeros(1)
+        if isinstance(tensor, PrimitiveTensor) and tensor.shape == (pairs,):
+            array = np.asarray(tensor.array, np.float64)
         if not (np.isfinite(array) & (array > 0)).all():
             raise InputError(f"the file has no tensor '{name}' of {pairs} numbers above 0")
         divisors.append(tuple(array.tolist()))

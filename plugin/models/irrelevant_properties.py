@@ -71,11 +71,11 @@ _OF_ARCHITECTURE = (
     ("rope.scaling.finetuned", "tells how the model was trained", ()),
     ("rope.scaling.original_context_length", "belongs to YaRN, and is read for that", ()),
     ("rope.scaling.attn_factor", "scales nothing", (1.0,)),
-    ("vision.*", "belongs to images, which no prompt has", ()),
-    ("mm.*", "belongs to images, which no prompt has", ()),
     ("tensor_data_layout", "is the order of rows of all GGUF files", ("Meta AI original pth",)),
 )
 
+_IMAGES = "belongs to images, which no prompt has"
+_OF_IMAGES = {"gemma3": (("vision.*", _IMAGES, ()), ("mm.tokens_per_image", _IMAGES, ()))}
 _VOCABULARY = (
     ("chat_template", "is read for conversations alone", ()),
     ("chat_templates", "lists templates for other uses than conversations", ()),
@@ -113,7 +113,8 @@ _OF_KIND = {
 
 def irrelevant_properties(architecture: str) -> list[Irrelevant]:
     """Return the properties that cannot change the logits of a model."""
-    return [*_GENERAL, *(Irrelevant(f"{architecture}.{k}", *r) for k, *r in _OF_ARCHITECTURE)]
+    listed = (*_OF_ARCHITECTURE, *_OF_IMAGES.get(architecture, ()))
+    return [*_GENERAL, *(Irrelevant(f"{architecture}.{k}", *r) for k, *r in listed)]
 
 
 def irrelevant_vocabulary(kind: str) -> list[Irrelevant]:
