@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import gzip
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed")
 
@@ -17,6 +20,7 @@ from ggml_blocks import COMPUTED, moderate_blocks  # noqa: E402
 from subquant import ops  # noqa: E402
 from subquant.errors import UnsupportedError, UsageError  # noqa: E402
 from subquant.layouts import (  # noqa: E402
+    ActivationQuantization,
     BlockAffineLayout,
     BlockScaledFloat8Layout,
     DynamicScaledQuantizer,
@@ -30,6 +34,7 @@ from subquant.layouts import (  # noqa: E402
 from subquant.numerics.parameters import StorageType  # noqa: E402
 from subquant.torch import nn  # noqa: E402
 from subquant.weights.quantizing import WeightQuantization, quantize_array  # noqa: E402
+from subquant.weights.sources import open_weights  # noqa: E402
 from subquant.weights.theta import Dataset, Theta  # noqa: E402
 
 FLOAT_ERROR = 1e-6
@@ -344,3 +349,97 @@ def test_modules_that_cannot_be_quantized_are_refused(name: str) -> None:
     with pytest.raises((UsageError, UnsupportedError), match=message):
         subquant.torch.quantize_module(module, how)
     assert [type(each) for each in module.modules()] == before
+
+
+ACTIVATIONS: dict[str, tuple[ActivationQuantization, dict[str, Any], bool]] = {
+    "tokens": (ActivationQuantization("i8"), {"granularity": "axis"}, True),
+    "zero points": (
+        ActivationQuantization("i8", is_symmetric=False), {"granularity": "axis"}, True
+    ),
+    "static": (
+        ActivationQuantization("i8", "tensor", is_dynamic=False, scale=0.03),
+        {"granularity": "axis"},
+        True,
+    ),
+    "MXFP4": (
+        ActivationQuantization("f4E2M1FN", "group", 32, scale_type="f8E8M0FNU"), {"bits": 4}, False
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_rounded_as_a_checkpoint_asks_for(name: str) -> None:
+    settings, how, is_exact = ACTIVATIONS[name]
+    layout = quantize_array(normal(32, 256), WeightQuantization(**how))
+    metadata = {**layout.metadata, "activations": settings.record}
+    weight = PlanarQuantizedTensor(type(layout)(layout.shape, layout.planes, metadata), "weight")
+    x = normal(2, 3, 256, seed=1)
+    expected = ops.Linear(Theta({"weight": weight}))(x)
+    module = nn.Linear(weight).eval()
+    eager, compiled = module(torch.from_numpy(x)), compiled_result(module, torch.from_numpy(x))[0]
+    assert np.abs(expected - ops.linear(x, weight)).max() > 0.01
+    if is_exact:
+        assert np.array_equal(eager.numpy(), expected)
+        assert np.array_equal(compiled, expected)
+    assert max(error_of(each, expected) for each in (eager.numpy(), compiled)) < FLOAT_ERROR
+
+
+def test_a_convolution_of_integers_is_computed_by_a_kernel() -> None:
+    theta = integer_theta("static", normal(16, 8, 3, 3))
+    module = nn.Conv2d(theta, padding=1).eval()
+    _, remarks = compiled_result(module, torch.from_numpy(normal(1, 8, 16, 16)))
+    assert "is computed by a kernel" in remarks
+
+
+SHARKTANK = ["block", "block_offset", "nibbles", "nibbles_offset", "super_block"]
+
+
+@pytest.mark.parametrize("name", SHARKTANK)
+def test_weights_of_sharktanks_archive_load(name: str, tmp_path: Path) -> None:
+    packed = Path(__file__).parent / "sharktank" / "written.irpa.gz"
+    (tmp_path / "x.irpa").write_bytes(gzip.decompress(packed.read_bytes()))
+    weight = Dataset.load(tmp_path / "x.irpa").theta.tensor("layer.0", name)
+    x = normal(3, weight.shape[1])
+    module = nn.Linear(weight).eval()
+    eager = module(torch.from_numpy(x)).numpy()
+    assert error_of(eager, ops.linear(x, weight)) < FLOAT_ERROR
+    assert error_of(compiled_result(module, torch.from_numpy(x))[0], eager) < FLOAT_ERROR
+
+
+def brevitas_value(key: str, array: Any, dtype: str | None = None) -> dict[str, Any]:
+    values = np.asarray(array)
+    entry = {key: values.reshape(-1).tolist(), f"{key}_shape": list(values.shape)}
+    return entry | ({} if dtype is None else {f"{key}_dtype": f"torch.{dtype}"})
+
+
+@pytest.mark.parametrize("shape", [(16, 8), (16, 8, 3, 3)])
+def test_layers_of_brevitas_compute_as_in_numpy(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Per-axis weights, input and output scales, and biases of i32, of ``quant_params.json``."""
+    ones = (1,) * (len(shape) - 1)
+    steps = np.linspace(0.01, 0.05, shape[0]).reshape(shape[0], *ones)
+    layer = {
+        **brevitas_value("weight_scale", steps),
+        **brevitas_value("weight_zp", np.zeros(steps.shape), "int8"),
+        **brevitas_value("input_scale", 0.0625),
+        **brevitas_value("input_zp", 0.0, "int8"),
+        **brevitas_value("output_scale", 0.5),
+        **({} if ones[1:] else brevitas_value("smoothquant_mul", np.full(shape[1], 0.75))),
+    }
+    arrays = {"a.weight": normal(*shape), "a.bias": normal(shape[0], seed=1)}
+    save_file(arrays, tmp_path / "params.safetensors")
+    (tmp_path / "quant_params.json").write_text(json.dumps({"a": layer}))
+    (tmp_path / "config.json").write_text("{}")
+    theta = open_weights(tmp_path).theta("a")
+    x = normal(2, *shape[1:], seed=2) if len(shape) == 2 else normal(1, 8, 6, 6, seed=2)
+    layers = (ops.Linear, nn.Linear) if len(shape) == 2 else (ops.Conv2d, nn.Conv2d)
+    expected, module = reals(layers[0](theta)(x)), layers[1](theta).eval()
+    assert np.array_equal(module(torch.from_numpy(x)).numpy(), expected)
+    assert np.array_equal(compiled_result(module, torch.from_numpy(x))[0], expected)
+
+
+def test_a_convolution_of_rounded_floats_is_refused() -> None:
+    layout = quantize_array(normal(4, 4, 1, 1), EIGHT_BITS)
+    settings = {"activations": ActivationQuantization("i8").record}
+    weight = PlanarQuantizedTensor(type(layout)(layout.shape, layout.planes, settings), "c.weight")
+    with pytest.raises(UsageError, match=r"'weight' asks for a rounded input.*tensor q_input"):
+        nn.Conv2d(weight)(torch.ones(1, 4, 2, 2))

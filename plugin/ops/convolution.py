@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
+from ..layouts import QuantizedLayout
 from ..numerics.convolutions import convolve
 from ..numerics.element_types import AnyArray
 from .affine import accumulator, is_affine, offsets, scales_along
@@ -81,6 +82,16 @@ def _padded(images: AnyArray, window: _Window, value: AnyArray) -> AnyArray:
     return np.pad(images, [(0, 0), (0, 0), *window.pads], constant_values=value)
 
 
+def _padded_storage(x: QuantizedLayout, window: _Window) -> AnyArray:
+    """The storage values, padded with the offset; wider ones where the offset may be beyond."""
+    storage, offset = x.planes["qs"], x.planes.get("m")
+    if offset is None:
+        return _padded(storage, window, 0)
+    if offset.dtype != storage.dtype:
+        storage, offset = storage.astype(np.int64), offset.astype(np.int64)
+    return _padded(storage, window, offset.reshape(()))
+
+
 def _convolve(
     images: AnyArray, kernels: AnyArray, window: _Window, dtype: npt.DTypeLike = np.float32
 ) -> AnyArray:
@@ -103,9 +114,9 @@ def _affine(x: Operand, w: Operand, bias: Operand = None, **options: Any) -> Any
     features, per_group, *sizes = w.shape
     products = per_group * math.prod(sizes)
     dtype = accumulator(x, w, products)
-    qx, qw = x.planes["qs"].astype(dtype), w.planes["qs"]
+    qw = w.planes["qs"]
     mx, mw = offsets(x, None, dtype), offsets(w, 0, dtype)
-    images = _padded(qx, window, 0 if mx is None else mx)
+    images = _padded_storage(x, window).astype(dtype)
     acc = _convolve(images, qw.astype(dtype), window, dtype)
     if mx is not None:
         accumulators = qw.astype(dtype).sum(axis=(1, 2, 3), dtype=dtype)

@@ -11,13 +11,20 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import UsageError
-from ..layouts import InferenceTensor, QuantizerTensor
+from ..layouts import (
+    InferenceTensor,
+    PlanarQuantizedTensor,
+    QuantizedLayout,
+    QuantizedTensor,
+    QuantizerTensor,
+)
 from ..numerics.element_types import AnyArray
 from ..weights.theta import Theta
+from .activations import quantize_activations
 from .convolution import conv2d
 from .linear import linear
 from .others import embedding_lookup, multiply, rms_norm
-from .registry import Argument
+from .registry import Argument, operand, real
 
 
 class ThetaLayer:
@@ -57,13 +64,27 @@ class Linear(ThetaLayer):
     ``q_output``.
 
     The input is multiplied by ``premul_input`` and quantized by ``q_input`` before, the result
-    quantized by ``q_output`` after.
+    quantized by ``q_output`` after. Without ``q_input``, the input is rounded as the checkpoint of
+    the weight asks for (`QuantizedTensor.activations`).
     """  # noqa: D205  (a list of names)
 
     def __call__(self, x: Argument) -> Argument:
         """Apply the layer to ``[..., K]``."""
-        x = self._quantized_input(x)
-        return self._quantized_output(linear(x, self.tensor("weight"), self.optional("bias")))
+        weight, x = self.tensor("weight"), self._quantized_input(x)
+        if isinstance(weight, QuantizedTensor) and not isinstance(x, QuantizedTensor):
+            x, shape = _rounded_rows(x, weight), operand(x).shape
+            result = linear(x, weight, self.optional("bias"))
+            return self._quantized_output(result.reshape((*shape[:-1], weight.shape[0])))
+        return self._quantized_output(linear(x, weight, self.optional("bias")))
+
+
+def _rounded_rows(x: Argument, weight: QuantizedTensor) -> Argument:
+    """Return the input, or rounded rows ``[T, K]`` if the weight has settings for that."""
+    if weight.activations is None:
+        return x
+    values = real(operand(x))
+    rounded = quantize_activations(values.reshape((-1, values.shape[-1])), weight.activations)
+    return PlanarQuantizedTensor(rounded) if isinstance(rounded, QuantizedLayout) else rounded
 
 
 class Conv2d(ThetaLayer):
@@ -74,9 +95,19 @@ class Conv2d(ThetaLayer):
         self.options = options
 
     def __call__(self, x: Argument) -> Argument:
-        """Apply the layer to ``[N, C, H, W]``."""
-        x, bias = self._quantized_input(x), self.optional("bias")
-        return self._quantized_output(conv2d(x, self.tensor("weight"), bias, **self.options))
+        """Apply the layer to ``[N, C, H, W]``.
+
+        Raises:
+            UsageError: the checkpoint of the weight asks for a rounded input without ``q_input``.
+        """
+        weight, x = self.tensor("weight"), self._quantized_input(x)
+        has_settings = isinstance(weight, QuantizedTensor) and weight.activations is not None
+        if has_settings and not isinstance(x, QuantizedTensor):
+            raise UsageError(
+                f"the checkpoint of '{weight.name}' asks for a rounded input, which no convolution "
+                "has; give the layer a tensor q_input"
+            )
+        return self._quantized_output(conv2d(x, weight, self.optional("bias"), **self.options))
 
 
 class Embedding(ThetaLayer):

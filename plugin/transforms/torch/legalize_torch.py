@@ -30,6 +30,7 @@ from ...errors import Remark, UnsupportedError
 from ..base import UNCHANGED, ModulePass, named, walk
 from .constant_arithmetic import fold_constant_arithmetic
 from .constant_unpacking import fold_constant_unpacking
+from .integer_convolutions import narrow_convolutions
 from .negative_indices import normalize_indices
 from .remainders import write_remainders
 from .static_shapes import write_static_shapes
@@ -129,5 +130,6 @@ class LegalizeTorch(ModulePass):
             if not isinstance(op.attributes["value"], ir.DenseElementsAttr):
                 op.attributes["value"] = elements_of_resource(op) or op.attributes["value"]
         fold_constant_unpacking(module)
+        narrow_convolutions(module)
         fold_constant_arithmetic(module)
         return None
