@@ -145,8 +145,14 @@ _ROLES = {
 """Names of llama.cpp's converter."""
 
 
-def write_gguf(name: str, path: Path, kind: str = "F32", **changes: Any) -> Path:
-    """Write a checkpoint as a GGUF file, as llama.cpp's converter does."""
+def write_gguf(
+    name: str, path: Path, kind: str = "F32", *, is_old: bool = False, **changes: Any
+) -> Path:
+    """Write a checkpoint as a GGUF file, as llama.cpp's converter does.
+
+    Args:
+        is_old: each expert is a tensor.
+    """
     source, config = open_model(FOLDERS / name), json.loads(
         (FOLDERS / name / "config.json").read_text()
     )  # fmt: skip
@@ -174,7 +180,10 @@ def write_gguf(name: str, path: Path, kind: str = "F32", **changes: Any) -> Path
             # Pairs of rotated elements are neighbors in the files of Llama.
             halves = array.reshape((-1, 2, c.size // 2, c.width))
             array = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
-        if kind != "F32" and array.ndim == 3:
+        if is_old and array.ndim == 3:
+            for number, expert in enumerate(array):
+                writer.add_tensor(role.replace("_exps", f".{number}"), expert)
+        elif kind != "F32" and array.ndim == 3:
             quantized = gguf.GGMLQuantizationType[kind]
             writer.add_tensor(role, gguf.quants.quantize(array, quantized), raw_dtype=quantized)
         else:
@@ -191,6 +200,15 @@ def test_gguf_files_are_the_checkpoints(name: str, tmp_path: Path) -> None:
     )
     tokens, reference = expected(name)
     assert relative_error(numpy_logits(path, tokens), reference) < 2e-6
+
+
+def test_files_with_a_tensor_for_each_expert(tmp_path: Path) -> None:
+    path = write_gguf("mixtral", tmp_path / "model.gguf", is_old=True)
+    assert "blk.0.ffn_gate.3.weight" in open_weights(path).theta.flatten()
+    tokens, reference = expected("mixtral")
+    assert relative_error(numpy_logits(path, tokens), reference) < 2e-6
+    model = load(path, activations="float", kv_cache="f32", context=32)
+    assert relative_error(model.logits(tokens), reference) < 5e-6
 
 
 def test_hidden_size_without_a_property(tmp_path: Path) -> None:

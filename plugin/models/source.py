@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.mapped_files import mappings_of, release_pages
-from ..errors import InputError, Place, counted
+from ..errors import InputError, Place, SubquantError, counted
 from ..formats.tokenizer_files import PROPERTY, TokenizerFiles
 from ..layouts import InferenceTensor, QuantizedTensor, StackedArrays, StackedTensor
 from ..layouts.activations import summary
@@ -19,6 +19,7 @@ from ..weights.sources import open_weights
 from ..weights.theta import Dataset, Theta
 from .chat import ChatTemplate
 from .configuration import Configuration, is_of_images
+from .expert_tensors import with_stacked_experts
 from .tokenizer import AnyTokenizer, Tokenizer
 
 _VOCABULARY = ("tokens", "scores", "token_type", "merges")
@@ -141,5 +142,9 @@ def open_model(path: str | os.PathLike[str], *, lists: bool = True) -> ModelSour
         configuration, tensors, images = read_checkpoint(config, tensors, location)
     else:
         images = tuple(filter(is_of_images, tensors))
+        try:
+            tensors = with_stacked_experts(tensors)
+        except SubquantError as error:
+            raise error.located(location) from None
         configuration = Configuration.of(dataset.properties, tensors, location)
     return ModelSource(Path(path), configuration, tensors, dataset, images)
