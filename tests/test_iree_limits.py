@@ -249,3 +249,31 @@ def test_a_small_resource_of_bf16(device: Device) -> None:
 def test_a_small_resource_of_bf16_is_still_refused() -> None:
     message = b"all of {value, result} have same type"
     assert_refused(RESOURCE, message, "_write_elements in fold-constants")
+
+
+GATHER_FROM_A_SLICE = """
+func.func @main(%x: tensor<3x4x5xf32>, %i: tensor<3xi64>) -> tensor<3x3xf32> {
+  %0 = stablehlo.slice %x [0:3, 0:4, 0:1] : (tensor<3x4x5xf32>) -> tensor<3x4x1xf32>
+  %1 = stablehlo.reshape %0 : (tensor<3x4x1xf32>) -> tensor<3x4xf32>
+  %2 = "stablehlo.gather"(%1, %i) {
+    dimension_numbers = #stablehlo.gather<offset_dims = [0], collapsed_slice_dims = [1],
+                                          start_index_map = [1], index_vector_dim = 1>,
+    slice_sizes = array<i64: 3, 1>
+  } : (tensor<3x4xf32>, tensor<3xi64>) -> tensor<3x3xf32>
+  return %2 : tensor<3x3xf32>
+}
+"""
+
+
+def test_a_gather_from_a_slice_is_still_refused() -> None:
+    message = b"LLVM Translation failed for operation: builtin.unrealized_conversion_cast"
+    workaround = "`_gathered_operands` in partial_reads: only constant positions need it"
+    assert_refused(GATHER_FROM_A_SLICE, message, workaround)
+
+
+@ON_DEVICES
+def test_a_gather_from_a_slice(device: Device) -> None:
+    x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    i = np.array([3, 0, 2])
+    result = compile_for(GATHER_FROM_A_SLICE, device).main(x, i)
+    np.testing.assert_array_equal(result, x[:, i, 0])

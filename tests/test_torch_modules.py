@@ -100,6 +100,10 @@ def poolings_with_ceil_mode() -> dict[str, Case]:
                 kernel, stride, padding, ceil_mode=True, count_include_pad=with_padding
             )
             cases[f"average_{name}_{with_padding}"] = pool, x
+    for rank in (1, 3):
+        for kind in ("Avg", "Max"):
+            pool = getattr(nn, f"{kind}Pool{rank}d")(3, 2, 1, ceil_mode=True)
+            cases[f"{kind}Pool{rank}d"] = pool, (INPUTS[rank],)
     return cases  # fmt: skip
 
 

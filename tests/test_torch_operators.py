@@ -48,6 +48,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "index_list": (lambda x: x[..., [-1], :], (GRID,)),
     "index_rows": (lambda x, i: x[i], (GRID, PLACES)),
     "index_two": (lambda x, i, j: x[i, j], (GRID, PLACES, COLUMNS)),
+    "index_after_slice": (lambda x, i: x[:, i, 0], (GRID, PLACES)),
     "index_apart": (lambda x, i: x[i, :, i], (GRID, PLACES)),
     "index_put": (written, (GRID, PLACES)),
     "remainder": (torch.remainder, (numbers(0, 9.0), numbers(1, 3.0))),

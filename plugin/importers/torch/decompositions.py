@@ -188,7 +188,10 @@ def decomposition_table() -> Table:
         aten.empty.memory_format: _empty,
         torch.ops.subquant.convolve_integers.default: decompose_convolution,
         aten.roll.default: _roll,
-        aten.max_pool2d_with_indices.default: pooling.max_pool2d_with_indices,
-        aten.avg_pool2d.default: pooling.avg_pool2d,
+        aten.max_pool2d_with_indices.default: pooling.max_pool_with_indices,
+        aten.max_pool3d_with_indices.default: pooling.max_pool_with_indices,
+        aten.avg_pool1d.default: pooling.avg_pool,
+        aten.avg_pool2d.default: pooling.avg_pool,
+        aten.avg_pool3d.default: pooling.avg_pool,
         aten._adaptive_avg_pool3d.default: pooling.adaptive_avg_pool3d,
     }

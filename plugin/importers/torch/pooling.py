@@ -78,7 +78,7 @@ def _pad(values: Tensor, axes: Sequence[_Axis], number: float) -> Tensor:
     return torch.constant_pad_nd(values, sides, number)
 
 
-def max_pool2d_with_indices(
+def max_pool_with_indices(
     values: Tensor,
     kernel: Any,
     stride: Any = (),
@@ -86,20 +86,25 @@ def max_pool2d_with_indices(
     dilation: Any = (1,),
     ceil_mode: bool = False,
 ) -> Any:
-    """Pool padded values; indices are those of the values without padding."""
+    """Pool padded values along two or three axes; indices are those of the values unpadded."""
     if not ceil_mode:
         return NotImplemented
     axes = _axes(values, kernel, stride, padding, dilation, ceil_mode)
+    rank = len(axes)
     lowest = -torch.inf if values.is_floating_point() else torch.iinfo(values.dtype).min
     padded = _pad(values, axes, lowest)
-    steps = [axis.stride for axis in axes], [0] * len(axes), [axis.dilation for axis in axes]
-    pooled, indices = torch.ops.aten.max_pool2d_with_indices.default(padded, kernel, *steps)
-    width = int(padded.shape[-1])
-    row, column = indices // width - axes[0].padding, indices % width - axes[1].padding
-    return pooled, row * axes[1].size + column
+    steps = [axis.stride for axis in axes], [0] * rank, [axis.dilation for axis in axes]
+    operator = getattr(torch.ops.aten, f"max_pool{rank}d_with_indices").default
+    pooled, offsets = operator(padded, kernel, *steps)
+    indices, scale = torch.zeros_like(offsets), 1
+    for number, axis in reversed(list(enumerate(axes))):
+        size = int(padded.shape[number - rank])
+        indices = indices + (offsets % size - axis.padding) * scale
+        offsets, scale = offsets // size, scale * axis.size
+    return pooled, indices
 
 
-def avg_pool2d(
+def avg_pool(
     values: Tensor,
     kernel: Any,
     stride: Any = (),
@@ -108,18 +113,21 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    """Sum padded values, and divide by the number of elements of each window."""
+    """Sum padded values along one to three axes, and divide by the element count of each window."""
     if not ceil_mode:
         return NotImplemented
     axes = _axes(values, kernel, stride, padding, (1,), ceil_mode)
-    padded = _pad(values, axes, 0.0)
+    rank = len(axes)
+    operator = getattr(torch.ops.aten, f"avg_pool{rank}d").default
     strides = [axis.stride for axis in axes]
-    mean = torch.ops.aten.avg_pool2d.default(padded, kernel, strides, [0] * len(axes))
+    mean = operator(_pad(values, axes, 0.0), kernel, strides, [0] * rank)
     total = mean * float(math.prod(axis.kernel for axis in axes))
     if divisor_override is not None:
         return total / divisor_override
-    rows, columns = (axis.counts(values, with_padding=count_include_pad) for axis in axes)
-    return total / (rows[:, None] * columns)
+    for number, axis in enumerate(axes):
+        counts = axis.counts(values, with_padding=count_include_pad)
+        total = total / counts.reshape(-1, *[1] * (rank - 1 - number))
+    return total
 
 
 def adaptive_avg_pool3d(values: Tensor, sizes: Sequence[int]) -> Tensor:

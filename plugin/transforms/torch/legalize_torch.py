@@ -27,7 +27,7 @@ from ...core._mlir import (
 )
 from ...dialects.dense import elements_of_resource
 from ...errors import Remark, UnsupportedError
-from ..base import UNCHANGED, ModulePass, named, walk
+from ..base import UNCHANGED, ModulePass, named, producer_named, walk
 from .constant_arithmetic import fold_constant_arithmetic
 from .constant_unpacking import fold_constant_unpacking
 from .integer_convolutions import narrow_convolutions
@@ -93,6 +93,25 @@ def _reworded(message: str, notes: list[str]) -> str:
     return message if match is None else _refusal(match.group(1) or match.group(2))
 
 
+_POOLS = tuple(
+    f"torch.aten.max_pool{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_with_indices")
+)
+_CEIL_MODE = 5
+"""The operand of a pooling that says whether windows may end outside."""
+
+
+def _check_pools(module: Operation) -> None:
+    """Refuse maxima with ``ceil_mode``, whose padding torch-mlir 20261001 gets wrong."""
+    for op in named(module, _POOLS):
+        constant = producer_named(op.operands[_CEIL_MODE], "torch.constant.bool")
+        if constant is None or ir.BoolAttr(constant.attributes["value"]).value:
+            raise UnsupportedError(
+                "has ceil_mode, which torch-mlir lowers with wrong padding; pad the input, or "
+                "compile the module by subquant.torch, which does",
+                op,
+            )
+
+
 def _check_lowered(module: Operation) -> None:
     """Refuse operators that torch-mlir's patterns left."""
     for op in walk(module):
@@ -115,6 +134,7 @@ class LegalizeTorch(ModulePass):
         register_upstream_passes()
         normalize_indices(module)
         write_remainders(module)
+        _check_pools(module)
         for number, text in enumerate(_PIPELINES):
             if number == _LOWERED_TO_TYPES:
                 _check_lowered(module)
