@@ -19,8 +19,10 @@ from gguf_models import MoeModel, add_properties, write_file
 from packed_checkpoints import GPTQ, checkpoint, packed_layer
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats.irpa import Archive
+from subquant.layouts import PrimitiveTensor
 from subquant.models import experts, load, loading
 from subquant.models.configuration import Experts
+from subquant.models.expert_tensors import with_stacked_experts
 from subquant.models.source import open_model
 from subquant.weights.sources import open_weights
 
@@ -209,6 +211,13 @@ def test_files_with_a_tensor_for_each_expert(tmp_path: Path) -> None:
     assert relative_error(numpy_logits(path, tokens), reference) < 2e-6
     model = load(path, activations="float", kv_cache="f32", context=32)
     assert relative_error(model.logits(tokens), reference) < 5e-6
+
+
+def test_files_without_one_of_the_experts() -> None:
+    names = ["blk.0.ffn_up.0.weight", "blk.0.ffn_up.2.weight"]
+    tensors = {name: PrimitiveTensor(np.zeros((2, 2), np.float32), name) for name in names}
+    with pytest.raises(InputError, match=r"has no tensor 'blk\.0\.ffn_up\.1\.weight'"):
+        with_stacked_experts(tensors)
 
 
 def test_hidden_size_without_a_property(tmp_path: Path) -> None:

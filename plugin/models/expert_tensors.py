@@ -37,7 +37,10 @@ def with_stacked_experts(tensors: Mapping[str, InferenceTensor]) -> dict[str, In
     for layer, by_number in experts.items():
         missing = next(n for n in range(len(by_number) + 1) if n not in by_number)
         if missing < len(by_number):
-            raise InputError(f"the file has no tensor '{layer}.{missing}.weight', and others of it")
+            raise InputError(
+                f"the file has no tensor '{layer}.{missing}.weight', and has later experts of the "
+                "block; convert the model again"
+            )
         in_order = [by_number[number] for number in range(len(by_number))]
         stacked = stack(in_order, stack_name(f"{layer}.", len(in_order), ".weight"))
         role = f"{layer}_exps.weight"
