@@ -443,3 +443,14 @@ def test_a_convolution_of_rounded_floats_is_refused() -> None:
     weight = PlanarQuantizedTensor(type(layout)(layout.shape, layout.planes, settings), "c.weight")
     with pytest.raises(UsageError, match=r"'weight' asks for a rounded input.*tensor q_input"):
         nn.Conv2d(weight)(torch.ones(1, 4, 2, 2))
+
+
+def test_one_executable_takes_several_sizes_of_a_batch() -> None:
+    module = nn.Linear(quantized(normal(32, 256), bits=4), torch.ones(32)).eval()
+    batch = torch.export.Dim("batch", min=1, max=64)
+    compiled = subquant.torch.compile(
+        module, (torch.zeros(4, 256),), dynamic_shapes={"x": {0: batch}}
+    )
+    for size in (1, 7, 64):
+        x = torch.from_numpy(normal(size, 256))
+        assert error_of(compiled(x).numpy(), module(x).numpy()) < FLOAT_ERROR

@@ -16,7 +16,7 @@ Source: "Direct quantization with sharktank", ``QuantizedLayout``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -40,6 +40,11 @@ LAYOUTS: dict[str, type[QuantizedLayout]] = {}
 """The layout classes by serialized name."""
 
 
+def extents_of(shape: Sequence[Any]) -> tuple[int, ...]:
+    """Return a shape as integers; extents that a traced program varies stay as they are."""
+    return tuple(int(n) if isinstance(n, np.integer) else n for n in shape)
+
+
 class QuantizedLayout(ABC):
     """Planes that together hold a tensor.
 
@@ -61,7 +66,7 @@ class QuantizedLayout(ABC):
     def __init__(
         self, shape: tuple[int, ...], planes: Planes, metadata: Mapping[str, Any] | None = None
     ) -> None:
-        self.shape = tuple(int(extent) for extent in shape)
+        self.shape = extents_of(shape)
         self.planes: dict[str, Any] = {n: p for n, p in planes.items() if p is not None}
         self.metadata: dict[str, Any] = dict(metadata or {})
         known = {name.rstrip("?") for name in self.PLANES}

@@ -47,11 +47,8 @@ class TensorScaledLayout(QuantizedLayout):
             )
         self.expect("qs", self.shape)
         scales = tuple(self.planes["d"].shape)
-        try:
-            fits = np.broadcast_shapes(scales, self.shape) == self.shape
-        except ValueError:
-            fits = False
-        if not fits:
+        pairs = zip(reversed(scales), reversed(self.shape), strict=False)
+        if len(scales) > len(self.shape) or any(n not in (extent, 1) for n, extent in pairs):
             raise InputError(
                 f"plane 'd' of {self.name} has the shape {scales}, which does not broadcast to "
                 f"{self.shape}"

@@ -27,7 +27,7 @@ from ..errors import InputError
 from ..numerics.array_functions import Symbolic
 from ..numerics.element_types import AnyArray, Array
 from .activations import ACTIVATIONS_KEY, ActivationQuantization
-from .base import QuantizedLayout, layout_class
+from .base import QuantizedLayout, extents_of, layout_class
 
 _Tensor = TypeVar("_Tensor", bound="InferenceTensor")
 
@@ -42,7 +42,7 @@ class InferenceTensor(ABC):
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         self.name = name
-        self.shape = tuple(int(extent) for extent in shape)
+        self.shape = extents_of(shape)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

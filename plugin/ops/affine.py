@@ -19,7 +19,7 @@ def is_affine(layout: object, axis: int | None) -> bool:
     if "m" in layout.planes and np.dtype(layout.planes["m"].dtype).kind not in "iu":
         return False
     shape = _padded(layout)
-    return all(n == 1 or a == axis for a, n in enumerate(shape))
+    return all(a == axis or n == 1 for a, n in enumerate(shape))
 
 
 def _padded(layout: QuantizedLayout) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ def offsets(layout: QuantizedLayout, axis: int | None, dtype: npt.DTypeLike) -> 
 
 
 def _along(layout: QuantizedLayout, plane: AnyArray, axis: int | None) -> AnyArray:
-    if _padded(layout).count(1) == len(layout.shape):
+    if all(isinstance(n, int) and n == 1 for n in _padded(layout)):
         return plane.reshape(())
     return plane.reshape((1 if axis is None else layout.shape[axis],))
 

@@ -136,7 +136,8 @@ class TorchArray(Symbolic, np.lib.mixins.NDArrayOperatorsMixin):
     def reshape(self, *shape: int | Sequence[int]) -> TorchArray:
         """Return another shape of as many elements; one extent may be -1."""
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        return TorchArray(self.tensor.reshape(tuple(sizes)))
+        is_same = tuple(sizes) == self.shape
+        return self if is_same else TorchArray(self.tensor.reshape(tuple(sizes)))
 
     def transpose(self, *axes: Any) -> TorchArray:
         """Permute the axes; reverse them if none are given."""
