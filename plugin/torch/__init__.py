@@ -10,6 +10,7 @@ It needs PyTorch: ``pip install subquant[torch]``.
 
 from __future__ import annotations
 
+from ..weights.quantizing import WeightQuantization
 from . import nn
 from .compiled_module import CompiledModule
 from .compiled_module import compile_module as compile
@@ -21,6 +22,7 @@ __all__ = [
     "CompiledModule",
     "ExportedModule",
     "ModuleQuantization",
+    "WeightQuantization",
     "compile",
     "export",
     "nn",
