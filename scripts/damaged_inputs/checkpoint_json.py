@@ -218,6 +218,8 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "bnb_4bit_quant_type": ("fp4",), "activation_scheme": ("dynamic",),
     "partial_rotary_factor": (1.0,), "tie_word_embeddings": (False, True),
     "decoder_sparse_step": (1,), "hidden_activation": ("gelu_pytorch_tanh",),
+    "num_experts_per_tok": (2,), "rope_local_base_freq": (10_000.0,),
+    "sliding_attention": ({"rope_theta": 10_000.0, "rope_type": "default"},),
 }  # fmt: skip
 """Values that keys may leave out, as they are the defaults."""
 _REPEATED = (
@@ -227,6 +229,7 @@ _REPEATED = (
     "quantization_config.method",
     "quantization_config.quant_method",
     "quantization_config.checkpoint_format",
+    "rope_parameters.original_max_position_embeddings",
 )
 """Paths of values that another key repeats."""
 

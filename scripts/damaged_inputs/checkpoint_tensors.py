@@ -119,7 +119,7 @@ def data_bits(rng: random.Random, files: Files) -> Damage:
     owner = next(name for name, each in header.items() if name != "__metadata__"
                  and each["data_offsets"][0] <= position < each["data_offsets"][1])  # fmt: skip
     data = write_header(header, bytes(changed))
-    is_used = not owner.endswith(_TABLES)
+    is_used = not owner.endswith(_TABLES) and not owner.startswith(_IMAGES)
     return Damage(f"byte {position} of {owner}", files | {WEIGHTS: data},
                   "changed" if is_used else "anything")  # fmt: skip
 
@@ -136,6 +136,8 @@ _OPTIONAL = (
 """Last names of arrays that may be left out or be of other types with the same values."""
 _TABLES = ("nested_quant_map", "g_idx", "bitsandbytes__nf4", "bitsandbytes__fp4")
 """Last names of tensors with elements that may count for nothing."""
+_IMAGES = ("vision_tower.", "multi_modal_projector.")
+"""First names of the tensors of images, which a text model does not read."""
 
 
 _NUMPY = {"U8": "u1", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "F16": "<f2",
@@ -241,7 +243,8 @@ def descriptions(rng: random.Random, files: Files) -> Damage:
     except UnicodeEncodeError:
         return arrays(rng, files)
     expected: Expectation = "changed"
-    if change is None or not {*change.path.split(".")}.isdisjoint(_DESCRIPTIVE):
+    is_null = change is not None and change.is_added and change.new is None
+    if change is None or is_null or not {*change.path.split(".")}.isdisjoint(_DESCRIPTIVE):
         expected = "anything"
     elif change.is_same:
         expected = "equal"
