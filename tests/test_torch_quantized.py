@@ -184,6 +184,37 @@ def test_weights_have_the_bits_of_their_range(
     assert compiled(x).numpy() == pytest.approx(module(x).numpy(), rel=1e-5, abs=1e-4)
 
 
+class Rounded(nn.Module):
+    """A layer that quantizes its float weight at each call, as Brevitas does."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.linear, self.limit = nn.Linear(256, 128), limit
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.linear.weight
+        scale = torch.abs(weight.reshape(-1)).max() / self.limit
+        rounded = torch.round(weight / scale)
+        rounded = torch.where(rounded > self.limit, self.limit, rounded)
+        rounded = torch.clamp(rounded, -self.limit, self.limit)
+        return nn.functional.linear(x, rounded * scale, self.linear.bias)
+
+
+@pytest.mark.parametrize(("limit", "width"), [(7.0, 4), (127.0, 8), (1.0, 2)])
+def test_rounded_weights_are_integers_with_a_scale(limit: float, width: int) -> None:
+    torch.manual_seed(0)
+    module, x = Rounded(limit).eval(), torch.randn(4, 256)
+    weight = module.linear.weight.detach()
+    [tensor] = inspected(module, x)
+    assert tensor.parameters.storage.width == width
+    assert tensor.scale_range == (scale := float(weight.abs().max() / limit), scale)
+    compiled, remarks = remarks_of(module, x)
+    assert len(remarks) == 1
+    assert "is computed by a kernel" in remarks[0]
+    with torch.no_grad():
+        assert compiled(x).numpy() == pytest.approx(module(x).numpy(), rel=1e-5, abs=1e-5)
+
+
 class IntegerMatmul(nn.Module):
     """The integer matrix product of torchao's dynamic quantization."""
 

@@ -6,6 +6,7 @@ same bits. Source: `torch/ao/quantization/fx/_decomposed.py` of PyTorch 2.13.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -195,3 +196,28 @@ def decomposition_table() -> Table:
         aten.avg_pool3d.default: pooling.avg_pool,
         aten._adaptive_avg_pool3d.default: pooling.adaptive_avg_pool3d,
     }
+
+
+def custom_decompositions(program: torch.export.ExportedProgram) -> Table:
+    """Return the decompositions of libraries' own operators in a program, of torchao's above all.
+
+    PyTorch decomposes the ones that it has not met before a program, and preserves the others.
+    """
+    nodes = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    operators = [each for each in nodes if isinstance(each, torch._ops.OpOverload)]
+    names = {each.namespace for each in operators} - {
+        "aten",
+        "prim",
+        "prims",
+        "quantized_decomposed",
+    }
+    table: Table = {}
+    for name in sorted(names):
+        namespace = getattr(torch.ops, name)
+        for packet in [getattr(namespace, each) for each in namespace]:
+            for overload in packet.overloads():
+                operator = getattr(packet, overload)
+                if operator._can_decompose():
+                    key = torch._C.DispatchKey.CompositeImplicitAutograd
+                    table[operator] = functools.partial(operator._op_dk, key)
+    return table

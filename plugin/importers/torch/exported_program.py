@@ -39,7 +39,7 @@ from ...emit.operation import value
 from ...errors import UnsupportedError
 from ...numerics.element_types import Array
 from ...transforms.base import NAMES_ATTRIBUTES
-from .decompositions import decomposition_table
+from .decompositions import custom_decompositions, decomposition_table
 
 _NUMPY_VIEWS = {
     torch.bfloat16: torch.int16,
@@ -65,7 +65,10 @@ def import_programs(programs: Mapping[str, ExportedProgram], module: ir.Module) 
     with warnings.catch_warnings():  # PyTorch copies trees of its own that it calls deprecated
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
         table = decomposition_table()
-        decomposed = {name: each.run_decompositions(table) for name, each in programs.items()}
+        decomposed = {
+            name: each.run_decompositions(custom_decompositions(each) | table)
+            for name, each in programs.items()
+        }
     tensors = _Tensors(module, {key for each in decomposed.values() for key in _updated(each)})
     for name, program in decomposed.items():
         _import_program(program, module, name, tensors)
