@@ -45,12 +45,8 @@ _UNKNOWN_OPERATION = re.compile(
 )
 _UNKNOWN_DIALECT = re.compile(r"Dialect `(\w+)' not found for custom op")
 _UNKNOWN_TYPE = re.compile(r"unknown quantized type (\w+)")
-_TORCH = (
-    "the dialect 'torch' is not read; lower the module to StableHLO first, with torch-mlir's "
-    "pipeline torch-backend-to-stablehlo-backend-pipeline, or export the model as ONNX"
-)
 _DIALECTS = ("arith", "chlo", "func", "linalg", "math", "quant", "scf", "stablehlo", "subquant",
-             "tensor", "tosa")  # fmt: skip
+             "tensor", "torch", "tosa")  # fmt: skip
 
 
 def reworded(message: str, notes: Sequence[str]) -> str:
@@ -77,8 +73,6 @@ def reworded(message: str, notes: Sequence[str]) -> str:
     if unknown_type is not None:
         return _proposing(message, unknown_type.group(1), ("uniform", "any", "calibrated"))
     unknown_dialect = _UNKNOWN_DIALECT.search(message)
-    if unknown_dialect is not None and unknown_dialect.group(1) == "torch":
-        return _TORCH
     if unknown_dialect is not None:
         return _proposing(message.strip(), unknown_dialect.group(1), _DIALECTS)
     return message
