@@ -180,15 +180,7 @@ def test_conv2d_multiplies_integers_exactly(name: str) -> None:
     assert np.array_equal(compiled_result(module, torch.from_numpy(x))[0], expected)
 
 
-@pytest.mark.parametrize(
-    "bits",
-    [
-        8,
-        pytest.param(
-            4, marks=pytest.mark.xfail(strict=True, reason="packed blocks along a window's axis")
-        ),
-    ],
-)
+@pytest.mark.parametrize("bits", [4, 8])
 def test_conv2d_dequantizes_weights_of_floats(bits: int) -> None:
     weight, x, bias = quantized(normal(16, 8, 3, 32), bits=bits), normal(1, 8, 5, 40), normal(16)
     expected = ops.conv2d(x, weight, bias, padding=(1, 1))

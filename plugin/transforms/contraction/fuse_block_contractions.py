@@ -18,9 +18,9 @@ After::
            {indexing_maps = [(m, n, k) -> (m, k), (m, n, k) -> (k, n), (m, n, k) -> (m, n)], ...}
          : (tensor<4x64xf32>, tensor<64x8xi4>, tensor<2x1xf32>, tensor<2x1xi4>) -> tensor<4x8xf32>
 
-Left alone, for the lowering of the cast: ragged or dynamic blocks, blocks along a window, groups,
-dilated inputs and reversed windows. With ``explain=true`` each contraction of a dequantized weight
-that is left alone is reported with its place and the reason.
+Left alone, for the lowering of the cast: ragged or dynamic blocks, blocks or packed integers along
+a window, groups, dilated inputs and reversed windows. With ``explain=true`` each contraction of a
+dequantized weight that is left alone is reported with its place and the reason.
 """
 
 from __future__ import annotations
@@ -340,6 +340,8 @@ def _windows(op: Operation, number: int, weight: _Weight) -> _Loops | NoMatch:
         return NoMatch("reverses its window")
     if any(weight.has_blocks(axis) for axis in inner):
         return NoMatch("has blocks along its window")
+    if weight.plane_bits is not None and len(weight.shape) - 1 in inner:
+        return NoMatch("packs the integers of several taps in a byte")
     strides = window_steps(op, "window_strides", count)
     steps = window_steps(op, "rhs_dilation", count)
     reaches = [(weight.shape[a] - 1) * step + 1 for a, step in zip(inner, steps, strict=True)]
