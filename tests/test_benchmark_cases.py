@@ -9,7 +9,7 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ from programs import load_script
 from subquant.compiler.compile_options import CompileOptions
 from subquant.core.cpu_features import simulated_host_cpu
 from subquant.layouts import InferenceTensor, QuantizedTensor
+from subquant.models.architectures import BlockStructure
 from subquant.models.source import open_model
 from subquant.runtime import Device
 from subquant.runtime.machine import describe_machine
@@ -285,7 +286,12 @@ def test_checkpoint_and_gguf_file_have_the_same_weights(
     bench.checkpoints.write_checkpoint(source, folder, target, bits, table_bits)
     original, checkpoint, same = (open_model(each) for each in (source, folder, target))
     assert same.configuration == original.configuration
-    own = replace(checkpoint.configuration, architecture="gemma3", norm_offset=0.0)
+    structure = original.configuration.structure
+    own = replace(checkpoint.configuration, architecture="gemma3", structure=structure)
+    for each in fields(BlockStructure):
+        if each.name != "norm_offset":  # a GGUF file's norms have weights with the offset
+            value = getattr(checkpoint.configuration.structure, each.name)
+            assert value == getattr(structure, each.name), each.name
     assert own == original.configuration
     assert checkpoint.tensors.keys() == same.tensors.keys() == original.tensors.keys()
     rounding = {4: 1 / 15, 8: 2 / 255, 16: 2**-8}  # bf16 scales clip the greatest by half a step

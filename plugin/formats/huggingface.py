@@ -192,6 +192,11 @@ def _packing(config: Mapping[str, Json], folder: Path) -> CheckpointFormat | Non
     for label, settings in _quantizations(config, ""):
         if not isinstance(settings, dict):
             raise InputError(f"{label} must be an object, got {shown(settings)}", location)
+        if not {"quant_method", "bits", "w_bit"} & {*settings}:
+            expected_methods = ", ".join(_FORMATS)
+            raise InputError(
+                f"{label} has no 'quant_method', expected one of: {expected_methods}", location
+            )
         packings[label] = _format(settings, str(folder / "config.json"))
     for name in _OLD_CONFIGURATIONS:
         if os.path.exists(folder / name):
