@@ -33,7 +33,7 @@ from . import stablehlo as emit_stablehlo
 from .gathers import AxisGather
 from .operation import mlir_type
 from .parameters import LOAD, ModuleGlobals, is_prepacked_argument
-from .stablehlo_semantics import ELEMENTWISE, EVALUATED, MOVEMENT
+from .stablehlo_semantics import ELEMENTWISE, EVALUATED, MOVEMENT, broadcast_in_dim
 from .trace import traced
 
 
@@ -239,16 +239,6 @@ def _dequantize(op: Operation, *arrays: Array) -> Array:
     )
 
 
-def _broadcast(op: Operation, array: Array) -> Array:
-    """A view, which takes no memory."""
-    shape = [int(extent) for extent in op.results[0].type.shape]
-    axes = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
-    order = sorted(range(len(axes)), key=axes.__getitem__)
-    extents = dict(zip(axes, array.shape, strict=True))
-    spread = array.transpose(order).reshape([extents.get(n, 1) for n in range(len(shape))])
-    return np.broadcast_to(spread, shape)
-
-
 _BITCAST = "stablehlo.bitcast_convert"
 _DIVIDE = "stablehlo.divide"
 _GATHER = "stablehlo.gather"
@@ -265,7 +255,7 @@ _EVALUATED: dict[str, Callable[..., Array]] = {
         for name in (linalg.BARRIER, "stablehlo.reshape", "stablehlo.slice", "stablehlo.transpose")
     },
     _BITCAST: _wrapped,
-    "stablehlo.broadcast_in_dim": _broadcast,
+    "stablehlo.broadcast_in_dim": broadcast_in_dim,
     "stablehlo.convert": _convert,
     _GATHER: lambda op, table, indices: np.take(table, indices, mode="clip"),
     **{

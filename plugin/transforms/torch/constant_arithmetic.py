@@ -31,11 +31,12 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import CONSTANTS, array_of_dense, constant_attribute, dense_of_array
 from ...emit import stablehlo
 from ...emit.operation import backward_slice, is_used, value
-from ...emit.stablehlo_semantics import EVALUATED, MOVEMENT
+from ...emit.stablehlo_semantics import EVALUATED, MOVEMENT, broadcast_in_dim
 from ...numerics.element_types import Array, ElementType
 from ...numerics.packed_integers import wrapped
 from ..base import named, walk
 from ..quantization.math.contraction import CONTRACTIONS
+from ..raising.facts import MAX_STORAGE_BITS
 
 _BROADCAST = "stablehlo.broadcast_in_dim"
 _ROUND = "stablehlo.round_nearest_even"
@@ -43,22 +44,10 @@ _ROUND = "stablehlo.round_nearest_even"
 _MAX_ELEMENTS = 1 << 12
 """Elements of a folded result, at most: parameters, not weights."""
 
-_MAX_STORAGE_BITS = 16
-"""Bits of integers that ``raise-dequantization`` takes as quantized ones."""
-
 _REDUCTIONS: dict[str, Callable[..., Array]] = {
     "stablehlo.maximum": np.max,
     "stablehlo.minimum": np.min,
 }
-
-
-def _broadcast(op: Operation, array: Array) -> Array:
-    shape = [int(n) for n in op.results[0].type.shape]
-    axes = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
-    sizes = [1] * len(shape)
-    for axis, size in zip(axes, array.shape, strict=True):
-        sizes[axis] = size
-    return np.broadcast_to(array.reshape(sizes), shape)
 
 
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
@@ -70,7 +59,7 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
         )
     },
     **{name: MOVEMENT[name] for name in ("stablehlo.reshape", "stablehlo.transpose")},
-    _BROADCAST: _broadcast,
+    _BROADCAST: broadcast_in_dim,
     "stablehlo.power": lambda op, base, exponent: np.power(base, exponent),
 }
 
@@ -185,7 +174,7 @@ def _is_left(op: Operation) -> bool:
             return True
         if each.name == "stablehlo.convert":
             element = each.operands[0].type.element_type
-            if isinstance(element, ir.IntegerType) and 1 < element.width <= _MAX_STORAGE_BITS:
+            if isinstance(element, ir.IntegerType) and 1 < element.width <= MAX_STORAGE_BITS:
                 return True
     return False
 

@@ -24,9 +24,10 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import CONSTANTS, array_of_dense, dense_of_array
 from ...emit.operation import backward_slice, element_of, erase_unused, value
-from ...emit.stablehlo_semantics import EVALUATED, MOVEMENT
+from ...emit.stablehlo_semantics import EVALUATED, MOVEMENT, broadcast_in_dim
 from ...numerics.element_types import Array
 from ..base import named
+from ..raising.facts import MAX_STORAGE_BITS
 
 _BITS = ("stablehlo.and", "stablehlo.or", "stablehlo.xor", "stablehlo.shift_left",
          "stablehlo.shift_right_arithmetic", "stablehlo.shift_right_logical")  # fmt: skip
@@ -36,8 +37,6 @@ _MOVES = ("stablehlo.broadcast_in_dim", "stablehlo.concatenate", "stablehlo.resh
 
 _MAX_WORDS = 1 << 16
 """Elements of a constant that ``raise-dequantization`` reads as numbers, at most."""
-_MAX_STORAGE_BITS = 16
-"""Bits of integers that may be quantized ones."""
 
 
 def fold_constant_unpacking(module: Operation) -> None:
@@ -106,7 +105,7 @@ def _widens(op: Operation) -> bool:
 def _is_unpacking(op: Operation) -> bool:
     """True for narrow integers of words that ``raise-dequantization`` does not unpack."""
     type_ = op.results[0].type
-    if type_.element_type.width > _MAX_STORAGE_BITS:
+    if type_.element_type.width > MAX_STORAGE_BITS:
         return False
     steps = backward_slice(op)
     if not any(each.name in _BITS for each in steps):
@@ -136,15 +135,6 @@ def _shift_right_logical(op: Operation, words: Array, counts: Array) -> Array:
     return np.where(is_overlong, 0, shifted).astype(unsigned.dtype).view(words.dtype)
 
 
-def _broadcast(op: Operation, array: Array) -> Array:
-    shape = [int(n) for n in op.results[0].type.shape]
-    axes = [int(n) for n in op.attributes["broadcast_dimensions"]]
-    order = sorted(range(len(axes)), key=axes.__getitem__)
-    extents = {axis: array.shape[n] for n, axis in enumerate(axes)}
-    spread = array.transpose(order).reshape([extents.get(n, 1) for n in range(len(shape))])
-    return np.broadcast_to(spread, shape)
-
-
 def _concatenate(op: Operation, *arrays: Array) -> Array:
     return np.concatenate(arrays, axis=int(op.attributes["dimension"]))
 
@@ -152,7 +142,7 @@ def _concatenate(op: Operation, *arrays: Array) -> Array:
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     **{name: MOVEMENT[name] for name in _MOVES if name in MOVEMENT},
     **dict.fromkeys(_CASTS, lambda op, array: array),
-    "stablehlo.broadcast_in_dim": _broadcast,
+    "stablehlo.broadcast_in_dim": broadcast_in_dim,
     "stablehlo.concatenate": _concatenate,
     "stablehlo.shift_right_logical": _shift_right_logical,
 }
