@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
@@ -29,7 +28,13 @@ from ..numerics.element_types import AnyArray, Array
 from .activations import ActivationQuantization
 from .affine import BlockAffineLayout
 from .base import QuantizedLayout
-from .tensors import InferenceTensor, PlanarQuantizedTensor, PrimitiveTensor, QuantizedTensor
+from .tensors import (
+    DeferredArray,
+    InferenceTensor,
+    PlanarQuantizedTensor,
+    PrimitiveTensor,
+    QuantizedTensor,
+)
 
 _NAME = re.compile(r"(.+)\[(?:rows as inputs of (.+)|inputs as stored)\]")
 
@@ -141,37 +146,20 @@ class ReorderedTensor(QuantizedTensor):
         return PlanarQuantizedTensor(layout.with_planes(planes), self.name)
 
 
-class ReorderedArray(PrimitiveTensor):
+class ReorderedArray(DeferredArray):
     """An array with its rows in another order, reordered when it is asked for."""
-
-    TYPE_NAME: ClassVar = ""
 
     def __init__(self, tensor: PrimitiveTensor, name: str, rows: Array) -> None:
         self._tensor, self._rows = tensor, rows
         super().__init__(tensor.array, name)
 
-    @property
-    def array(self) -> AnyArray:
-        """The array, copied."""
+    def _computed(self) -> AnyArray:
         return np.asarray(self._tensor.array)[self._rows]
-
-    @array.setter
-    def array(self, outline: AnyArray) -> None:
-        self._outline = outline
-
-    def outline(self) -> PrimitiveTensor:
-        """Return a tensor of the same type and shape with other elements."""
-        return PrimitiveTensor(self._outline, self.name)
 
     @property
     def stored_arrays(self) -> list[Array]:
         """The array of the file."""
         return [self._tensor.array]
-
-    @property
-    def record(self) -> dict[str, object]:
-        """Type and name of a tensor of one array."""
-        return self.outline().record
 
 
 def _has_row_blocks(layout: BlockAffineLayout) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,13 @@ from .activations import ACTIVATIONS_KEY, ActivationQuantization, stacked
 from .base import QuantizedLayout
 from .reordered import find_reordered
 from .scaled import TensorScaledLayout
-from .tensors import InferenceTensor, PlanarQuantizedTensor, PrimitiveTensor, QuantizedTensor
+from .tensors import (
+    DeferredArray,
+    InferenceTensor,
+    PlanarQuantizedTensor,
+    PrimitiveTensor,
+    QuantizedTensor,
+)
 
 _RANGE = re.compile(r"\[0-(0|[1-9][0-9]{0,5})\]")
 
@@ -89,38 +95,21 @@ def _format(tensor: InferenceTensor) -> object:
     return type(tensor), getattr(tensor, "ggml_type", None)
 
 
-class StackedArrays(PrimitiveTensor):
+class StackedArrays(DeferredArray):
     """Arrays of one type, stacked when they are asked for."""
-
-    TYPE_NAME: ClassVar = ""
 
     def __init__(self, tensors: Sequence[PrimitiveTensor], name: str) -> None:
         first = tensors[0].array
         super().__init__(np.broadcast_to(first, (len(tensors), *first.shape)), name)
         self._tensors = tensors
 
-    @property
-    def array(self) -> AnyArray:
-        """The arrays, copied."""
+    def _computed(self) -> AnyArray:
         return np.stack([tensor.array for tensor in self._tensors])
-
-    @array.setter
-    def array(self, outline: AnyArray) -> None:
-        self._outline = outline
-
-    def outline(self) -> PrimitiveTensor:
-        """Return a tensor of the same type and shape with other elements, which copies nothing."""
-        return PrimitiveTensor(self._outline, self.name)
 
     @property
     def stored_arrays(self) -> list[Array]:
         """The arrays, which are not copied."""
         return [tensor.array for tensor in self._tensors]
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """Type and name of a tensor of one array."""
-        return self.outline().record
 
 
 class StackedTensor(QuantizedTensor):

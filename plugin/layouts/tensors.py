@@ -2,6 +2,7 @@
 
     InferenceTensor                  a name, a shape, arrays by global name
     +-- PrimitiveTensor              one array
+    |   +-- DeferredArray            computed when it is asked for
     +-- QuantizedTensor              `unpack` gives its layout, `to_planar` the canonical form
     |   +-- PlanarQuantizedTensor    any layout, with its planes as arrays
     +-- QuantizerTensor              `quantize` makes a QuantizedTensor (`quantizers`)
@@ -114,6 +115,34 @@ class PrimitiveTensor(InferenceTensor):
         if set(arrays) != {""}:
             raise InputError(f"tensor '{name}' has the arrays {sorted(arrays)}, expected one")
         return cls(arrays[""], name)
+
+
+class DeferredArray(PrimitiveTensor):
+    """An array that is computed whenever it is asked for."""
+
+    TYPE_NAME: ClassVar = ""
+
+    @property
+    def array(self) -> AnyArray:
+        """The array, copied."""
+        return self._computed()
+
+    @array.setter
+    def array(self, outline: AnyArray) -> None:
+        self._outline = outline
+
+    @abstractmethod
+    def _computed(self) -> AnyArray:
+        """The array."""
+
+    def outline(self) -> PrimitiveTensor:
+        """Return a tensor of the same type and shape with other elements, which copies nothing."""
+        return PrimitiveTensor(self._outline, self.name)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Type and name of a tensor of one array."""
+        return self.outline().record
 
 
 class QuantizedTensor(InferenceTensor):
