@@ -297,7 +297,11 @@ def compile_pipeline(
         ("separate-variables", {}),
         (
             "expand-stablehlo",
-            {"separate_truths": not is_vulkan, **dict.fromkeys(_VULKAN_EXPANSIONS, is_vulkan)},
+            {
+                "separate_truths": not is_vulkan,
+                "round_by_addition": not is_vulkan,
+                **dict.fromkeys(_VULKAN_EXPANSIONS, is_vulkan),
+            },
         ),
         ("lower-unranked-tensors", {}),
         ("box-half-scalars", {}),

@@ -62,6 +62,7 @@ from .narrow_integer_bodies import widen_narrow_body
 from .partial_reads import separate_partial_reads
 from .returned_booleans import separate_booleans
 from .reversal import expand_reverse
+from .roundings import ROUNDINGS, round_by_addition
 from .scatter_axes import scatter_rows
 from .select_and_scatter import expand_select_and_scatter
 from .special_values import ARCTANGENTS, SPECIAL, expand_arctangent, expand_special
@@ -83,6 +84,8 @@ class ExpandStablehlo(ModulePass):
             an element, and a device may end its loop).
         separate_truths: store returned booleans before 8-bit integers are made of them (llvm-cpu,
             where IREE refuses a dispatch that writes both).
+        round_by_addition: round f32 to even by additions (llvm-cpu, where IREE takes 40
+            instructions).
         separate_bytes: store narrow integers before they are padded (Vulkan, where some end at
             wrong indices).
         divide_exactly: correct quotients of f32 (Vulkan, where a division may be off).
@@ -94,6 +97,7 @@ class ExpandStablehlo(ModulePass):
     split_groups: bool = False
     split_sums: bool = False
     separate_truths: bool = False
+    round_by_addition: bool = False
     separate_bytes: bool = False
     divide_exactly: bool = False
     widen_bodies: bool = False
@@ -116,6 +120,8 @@ class ExpandStablehlo(ModulePass):
             steps.append(_LONG_LOOPS)
         if self.separate_bytes:
             steps.append({"stablehlo.pad": separate_bytes})
+        if self.round_by_addition:
+            steps.append(dict.fromkeys(ROUNDINGS, round_by_addition))
         steps += [_COUNTED_LOOPS, _IN_PLACE, dict.fromkeys(CARRIES, separate_buffers), _UPDATES]
         is_changed = self.divide_exactly and divide_exactly(module)
         is_changed |= self.separate_truths and separate_booleans(module)
