@@ -111,6 +111,16 @@ def test_functions_and_targets_in_python(cpu: Device) -> None:
         subquant.compile(PROGRAM, target="vulcan")
 
 
+def test_options_that_may_be_repeated_are_lists_of_strings() -> None:
+    options = CompileOptions(target_cpu="znver4", iree_flags=["--iree-opt-level=O1"])  # type: ignore[arg-type]
+    assert options == CompileOptions(target_cpu="znver4", iree_flags=("--iree-opt-level=O1",))
+    assert hash(options)
+    with pytest.raises(
+        UsageError, match="option 'iree-flags' must be a list of strings, got '--x'"
+    ):
+        CompileOptions(iree_flags="--x")  # type: ignore[arg-type]
+
+
 def test_a_misspelled_device() -> None:
     line = fail(1, "exec", "x.mlir", "--device", "vulcan", *ARGUMENTS)
     assert line == "error: no device 'vulcan'; did you mean 'vulkan'?"

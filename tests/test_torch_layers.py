@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed"
 import subquant.torch  # noqa: E402  (needs torch)
 from ggml_blocks import COMPUTED, moderate_blocks  # noqa: E402
 from subquant import ops  # noqa: E402
+from subquant.compiler import mlir_client  # noqa: E402
 from subquant.errors import UnsupportedError, UsageError  # noqa: E402
 from subquant.layouts import (  # noqa: E402
     ActivationQuantization,
@@ -131,8 +132,12 @@ def test_linear_takes_weights_of_all_layouts(name: str) -> None:
 @pytest.mark.parametrize("asymmetric", [False, True])
 def test_blocks_are_computed_by_a_kernel(bits: int, asymmetric: bool) -> None:
     module = nn.Linear(quantized(normal(128, 256), bits=bits, asymmetric=asymmetric)).eval()
-    _, remarks = compiled_result(module, torch.from_numpy(normal(1, 256)))
+    x = torch.from_numpy(normal(1, 256))
+    _, remarks = compiled_result(module, x)
     assert "is computed by a kernel" in remarks
+    [tensor] = mlir_client.inspect(subquant.torch.export(module, (x,)).bytecode)
+    zero_point_bits = (bits if bits in (2, 4) else 8) if asymmetric else 0
+    assert tensor.bits_per_element == bits + (32 + zero_point_bits) / 32
 
 
 QUANTIZERS = {

@@ -170,7 +170,11 @@ class WeightOnly(nn.Module):
 
 @pytest.mark.parametrize(
     ("low", "high", "zero_points", "bits"),
-    [(-8, 7, False, 5.0), (-8, 7, True, 5.125), (-2, 1, False, 3.0), (-9, 7, False, 9.0)],
+    [
+        *[(-2, 1, False, 3.0), (-4, 3, False, 4.0), (-4, 3, True, 4.25)],
+        *[(-8, 7, False, 5.0), (-8, 7, True, 5.125), (-9, 7, False, 6.0), (-32, 31, False, 7.0)],
+        *[(-32, 31, True, 7.25), (-33, 31, False, 9.0)],
+    ],
 )
 def test_weights_have_the_bits_of_their_range(
     low: int, high: int, zero_points: bool, bits: float

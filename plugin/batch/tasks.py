@@ -21,7 +21,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ..compiler.compilation import compile_to_bytes
-from ..compiler.compile_options import options_of_json
+from ..compiler.compile_options import CompileOptions
 from ..compiler.keys import machine_of
 from ..errors import CompilerError, EnvironmentProblem, Place, Remark, SubquantError
 from ..isolation.child import ReportStep
@@ -72,7 +72,7 @@ def compile_model(
         EnvironmentProblem: this machine's CPU differs from the caller's, or files cannot be
             written.
     """
-    options = options_of_json(arguments["options"])
+    options = CompileOptions(**arguments["options"])
     if list(machine_of(options)) != arguments["machine"]:
         raise EnvironmentProblem(
             f"'{platform.node()}' has another CPU than the client, which the code is for; "

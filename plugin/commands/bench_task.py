@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..batch.engines import Task, needs_of, run_tasks
 from ..batch.engines.input_bundle import InputBundle, read_flag_files, unpack_bundle
-from ..compiler.compile_options import options_of_json
+from ..compiler.compile_options import CompileOptions
 from ..compiler.mlir_client import Input
 from ..errors import Remark, SubquantError, error_from_json
 from ..isolation.child import ReportStep
@@ -93,7 +93,7 @@ class Bench:
         device = Device(self.device, threads=self.threads)
         compiled: dict[str, Any] = {}
         if not self.is_executable:
-            options = options_of_json(self.options)
+            options = CompileOptions(**self.options)
             if self.is_for_device:
                 options = replace(options, vulkan_target=device.vulkan_target)
             started = time.perf_counter()

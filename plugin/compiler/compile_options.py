@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from ..core.option_fields import (
     check_choices,
     option,
 )
-from ..errors import UsageError
+from ..errors import UsageError, quoted
 from ..importers.options import ImportOptions
 from .targets import VULKAN_TARGETS, Target, cpu_flags
 
@@ -138,6 +137,8 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        for name in ("dims", "input_values", "iree_flags"):
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
         if self.fuse_below_macs < 0:
             raise UsageError(
                 f"option 'fuse-below-macs' must be 0 or more, got {self.fuse_below_macs}"
@@ -207,7 +208,9 @@ class CompileOptions:
         return [*flags, *self.iree_flags]
 
 
-def options_of_json(fields: Mapping[str, Any]) -> CompileOptions:
-    """Return the options of a `dataclasses.asdict` that went through JSON."""
-    several = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-    return CompileOptions(**{**fields, **several})
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """Return the values of an option that may be repeated, from a list or a tuple."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+        spelling = name.replace("_", "-")
+        raise UsageError(f"option '{spelling}' must be a list of strings, got {quoted(str(value))}")
+    return tuple(value)

@@ -1,8 +1,8 @@
 """Records of inspected quantized tensors, and their JSON; this module needs no MLIR.
 
 Sizes count storage packed to its width, one scale for each block, and zero points unless the type
-has only 0. Scales that are themselves dequantized (super-blocks) count with their own bits; the
-tensor that `holds_scales` is then left out of totals.
+has only 0, or the operand is a constant of equal numbers. Scales that are themselves dequantized
+(super-blocks) count with their own bits; the tensor that `holds_scales` is then left out of totals.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class InspectedTensor:
         scale_range, zero_point_range: minimum and maximum; None if they are unknown.
         scale_bits: bits of one scale with its zero point and offset.
         holds_scales: its dequantized values are scales or offsets of another tensor.
+        plane_bits: bits of an integer in the planes that it is unpacked from; None for no planes.
     """
 
     name: str
@@ -55,6 +56,7 @@ class InspectedTensor:
     zero_point_range: tuple[int, int] | None
     scale_bits: float
     holds_scales: bool = False
+    plane_bits: int | None = None
 
     @property
     def block_shape(self) -> tuple[int | None, ...] | None:
@@ -91,7 +93,7 @@ class InspectedTensor:
 
     @property
     def _width(self) -> int:
-        return self.parameters.storage.width
+        return self.plane_bits or self.parameters.storage.width
 
 
 _DEFINITION = re.compile(r"(%[\w$.-]+)(?::\d+)?\s*=\s*$")

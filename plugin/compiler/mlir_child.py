@@ -22,7 +22,7 @@ from ..importers.options import AS_IN_FILE, ImportOptions
 from ..isolation.child import ReportStep
 from ..isolation.limits import set_time_limit, time_limit
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, walk
-from .compile_options import CompileOptions, options_of_json
+from .compile_options import CompileOptions
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
 from .reading import parse_bytes
 
@@ -46,7 +46,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSte
         recorded_signatures,
     )
 
-    options = options_of_json(arguments["options"])
+    options = CompileOptions(**arguments["options"])
     remarks: list[Remark] = []
     on_remark = remarks.append if options.explain else None
     module = _parse(arguments, blobs, steps, options.import_options, on_remark)

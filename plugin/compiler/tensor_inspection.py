@@ -19,7 +19,8 @@ from ..core._mlir import Operation, Value, ir, place_of
 from ..dialects import quant
 from ..dialects.dense import constant_array
 from ..dialects.quant import element_type, is_quantized
-from ..dialects.subquant import BLOCK_CONTRACTION, OPERAND_OPS, operands_of
+from ..dialects.subquant import BLOCK_CONTRACTION, OPERAND_OPS, UNPACK, operands_of
+from ..emit.operation import producer_named
 from ..errors import VerificationError
 from ..numerics.element_types import Array
 from ..numerics.parameters import Granularity, QuantizationParameters
@@ -199,6 +200,8 @@ def _of_operands(op: Operation) -> InspectedTensor:
         if constant is not None:
             zero_points = constant if storage.signed else constant & ((1 << zero_bits) - 1)
             zero_range = _range(zero_points, int)
+            if zero_range is not None and zero_range[0] == zero_range[1]:
+                zero_bits = 0  # a number of the code
     shown = np.full(zero_points.shape, np.nan) if scales is None else scales
     if zero_points.ndim and zero_points.shape != shown.shape:
         requirement = f"must have scales and zero points of one shape, got {shown.shape} and "
@@ -220,9 +223,18 @@ def _of_operands(op: Operation) -> InspectedTensor:
         scale_count=None if grid is None or None in grid else math.prod(n or 0 for n in grid),
         scale_range=None if scales is None else _range(scales, float),
         zero_point_range=zero_range,
+        plane_bits=_plane_bits(op),
         scale_bits=zero_bits
         + sum(_scale_bits(operands[name]) for name in ("scales", "offsets") if name in operands),
     )
+
+
+def _plane_bits(op: Operation) -> int | None:
+    """Return the bits of an integer in the planes of the storage; None where it has no planes."""
+    attributes = {name: op.attributes[name] for name in op.attributes}
+    unpacking = None if op.name == BLOCK_CONTRACTION else producer_named(_storage_of(op), UNPACK)
+    bits = attributes.get("plane_bits") if unpacking is None else unpacking.attributes["bits"]
+    return None if bits is None else sum(int(count) for count in bits)
 
 
 def _scale_bits(scales: Value) -> float:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..core._mlir import Value
 from ..errors import UnsupportedError, UsageError
 from ..numerics.element_types import AnyArray, DType, ElementType
+from ..numerics.shapes import Shaped
 from . import stablehlo
 from .operation import element_of, mlir_type, tensor_type
 from .tensors import Tensors
@@ -65,7 +66,7 @@ def result_dtype(values: Sequence[AnyArray]) -> DType:
     return np.result_type(*known)  # type: ignore[arg-type]
 
 
-class TracedArray(TracedValue):
+class TracedArray(Shaped, TracedValue):
     """A tensor of a module that is being traced, with the methods of NumPy's arrays."""
 
     __slots__ = ()
@@ -81,16 +82,6 @@ class TracedArray(TracedValue):
     def shape(self) -> tuple[int, ...]:
         """The extents of the axes."""
         return tuple(self.form.shape)
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self.form.rank
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
 
     @property
     def T(self) -> TracedArray:  # noqa: N802  (NumPy's name)

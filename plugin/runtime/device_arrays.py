@@ -7,7 +7,6 @@ a copy, unless the array is donated to the call.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from ..errors import ExecutionError, SignatureError, SubquantError
 from ..numerics.element_types import Array, DType, ElementType
+from ..numerics.shapes import Shaped
 from ..signature import ValueType
 from .arguments import (
     abi_element,
@@ -30,7 +30,7 @@ from .native_calls import check_process, native_call
 from .open_device import OpenDevice
 
 
-class DeviceArray:
+class DeviceArray(Shaped):
     """An array in a device's memory, made by `Device.put`, `Function.put` and resident calls.
 
     It follows NumPy's protocols: ``np.asarray(x)`` reads it, on a CPU without a copy if NumPy has
@@ -50,6 +50,8 @@ class DeviceArray:
         *("__weakref__", "_device", "_kept_alive", "_memory", "buffer_view", "is_host"),
         *("is_shared", "prepacked", "shape", "type"),
     )
+
+    shape: tuple[int, ...]
 
     def __init__(
         self,
@@ -79,16 +81,6 @@ class DeviceArray:
         """The dtype of `numpy`: that of the storage if the array is quantized."""
         parameters = self.type.parameters
         return parameters.storage.dtype if parameters else element_type(self.type.element).dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:

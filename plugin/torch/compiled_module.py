@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
-import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
-from ..numerics.element_types import Array
 from .exported_module import ExportedModule, Traceable, export_module, leaves_of
+from .torch_arrays import array_of_tensor, tensor_of_array
 
 if TYPE_CHECKING:
     from ..runtime import Executable
@@ -57,9 +55,9 @@ class CompiledModule:
             raise UsageError(f"no function is named '{function}'; expected one of: {names}")
         program = self.exported.programs[function]
         inputs = _inputs(program, args, kwargs)
-        results = getattr(self.executable, function)(*map(_to_array, inputs))
+        results = getattr(self.executable, function)(*map(array_of_tensor, inputs))
         arrays = results if isinstance(results, (tuple, list)) else [results]
-        return _outputs(program, [_to_tensor(each) for each in arrays])
+        return _outputs(program, [tensor_of_array(each) for each in arrays])
 
 
 def compile_module(
@@ -119,21 +117,3 @@ def _outputs(program: ExportedProgram, tensors: list[torch.Tensor]) -> Any:
     remaining = iter(tensors)
     leaves = [next(remaining) for _ in specs]
     return pytree.tree_unflatten(leaves, program.call_spec.out_spec)
-
-
-def _to_array(value: Any) -> Any:
-    """Return the array of a tensor; other values as they are."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    tensor = value.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
-
-
-def _to_tensor(value: Any) -> torch.Tensor:
-    """Return the tensor of an array or of a number."""
-    array: Array = np.asarray(value)
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array.copy() if not array.flags.writeable else array)

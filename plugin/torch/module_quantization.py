@@ -16,12 +16,15 @@ import torch
 from ..errors import UnsupportedError, UsageError, quoted
 from ..layouts import PlanarQuantizedTensor
 from ..weights.quantizing import LayerError, WeightQuantization, layer_error, quantize_array
-from .nn.conv2d import Conv2d
-from .nn.embedding import Embedding
-from .nn.linear import Linear
-from .nn.module import ThetaModule, array_of_tensor
-
-_REPLACED = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.Embedding)
+from .layer_replacement import (
+    is_replaceable,
+    named_layers,
+    replace_layers,
+    replacement,
+    why_kept,
+)
+from .nn.module import ThetaModule
+from .torch_arrays import array_of_tensor
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def quantize_module(
             that do not divide its last axis, other padding than zeros, a limit of norms, hooks, or
             is of a derived class. Then the module is not changed.
     """
-    if isinstance(module, _REPLACED):
+    if is_replaceable(module):
         raise UsageError(
             f"the module is a {type(module).__name__}, which cannot be replaced in place; quantize "
             "a module that contains it"
@@ -76,9 +79,8 @@ def quantize_module(
     unchanged: dict[str, str] = {}
     errors: list[LayerError] = []
     replacements: dict[torch.nn.Module, ThetaModule] = {}
-    named = [(n, m) for n, m in module.named_modules(remove_duplicate=False) if n]
-    for name, layer in named:
-        if not isinstance(layer, _REPLACED):
+    for name, layer in named_layers(module):
+        if not is_replaceable(layer):
             if any(p.ndim > 1 for p in layer.parameters(recurse=False)):
                 unchanged[name] = f"a {type(layer).__name__} is not replaced"
             continue
@@ -86,13 +88,10 @@ def quantize_module(
         if quantization is None:
             unchanged[name] = "no quantization is given for its name"
         elif layer not in replacements:
-            replacements[layer], error = _replacement(name, layer, quantization)
+            replacements[layer], error = _quantized(name, layer, quantization)
             errors.append(error)
     rules.check()
-    for name, layer in named:
-        if layer in replacements:
-            parent, _, attribute = name.rpartition(".")
-            setattr(module.get_submodule(parent), attribute, replacements[layer])
+    replace_layers(module, replacements)
     return ModuleQuantization(tuple(errors), unchanged)
 
 
@@ -126,8 +125,12 @@ class _Rules:
                 )
 
 
-def _replacement(name: str, layer: Any, how: WeightQuantization) -> tuple[ThetaModule, LayerError]:
-    _check(name, layer)
+def _quantized(name: str, layer: Any, how: WeightQuantization) -> tuple[ThetaModule, LayerError]:
+    reason = why_kept(layer)
+    if reason is not None:
+        raise UnsupportedError(
+            f"the layer {quoted(name)} {reason}; keep it: give its name None as quantization"
+        )
     array = array_of_tensor(layer.weight)
     try:
         weight = PlanarQuantizedTensor(quantize_array(array, how), name)
@@ -137,41 +140,4 @@ def _replacement(name: str, layer: Any, how: WeightQuantization) -> tuple[ThetaM
             "quantization of its own, for example one with granularity='axis'"
         ) from None
     bias = getattr(layer, "bias", None)
-    replacement: ThetaModule
-    if isinstance(layer, torch.nn.Conv2d):
-        replacement = Conv2d(
-            weight,
-            bias,
-            stride=layer.stride,
-            padding=_padding(layer),
-            dilation=layer.dilation,
-            groups=layer.groups,
-        )
-    else:
-        replacement = (Linear if isinstance(layer, torch.nn.Linear) else Embedding)(weight, bias)
-    replacement.to(layer.weight.device).train(layer.training)
-    return replacement, layer_error(weight, array)
-
-
-def _check(name: str, layer: Any) -> None:
-    """Refuse a layer that computes something else than its replacement."""
-    reasons = {
-        f"is a {type(layer).__name__}, of a derived class": type(layer) not in _REPLACED,
-        "has hooks": bool(layer._forward_hooks or layer._forward_pre_hooks),
-        "pads with other values than zeros": getattr(layer, "padding_mode", "zeros") != "zeros",
-        "limits the norms of its rows (max_norm)": getattr(layer, "max_norm", None) is not None,
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            raise UnsupportedError(
-                f"the layer {quoted(name)} {reason}; keep it: give its name None as quantization"
-            )
-
-
-def _padding(layer: torch.nn.Conv2d) -> Any:
-    if layer.padding == "valid":
-        return 0
-    if layer.padding != "same":
-        return layer.padding
-    totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
-    return tuple((total // 2, total - total // 2) for total in totals)
+    return replacement(layer, weight, bias), layer_error(weight, array)

@@ -8,7 +8,6 @@ that ``torch.export`` traces.
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ import torch
 from ..errors import UnsupportedError
 from ..numerics.array_functions import Symbolic
 from ..numerics.element_types import AnyArray, Array, DType, ElementType
+from ..numerics.shapes import Shaped
 
 _DTYPES: dict[DType, torch.dtype] = {
     np.dtype(np.bool_): torch.bool,
@@ -50,17 +50,27 @@ FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., AnyArray]] = {}
 
 
 def tensor_of_array(array: AnyArray) -> torch.Tensor:
-    """Return a copy of an array as a tensor, bf16 included.
+    """Return an array that may be written to as a tensor of its memory, others as a copy.
 
     Raises:
         UnsupportedError: PyTorch has no such element type.
     """
-    array = np.array(array, order="C")
+    array = np.require(array, requirements=("C", "W"))
     if array.dtype not in _DTYPES:
         raise UnsupportedError(f"PyTorch has no tensors of {array.dtype.name}")
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def array_of_tensor(value: Any) -> Any:
+    """Return the elements of a tensor as an array, bf16 included; other values as they are."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    tensor = value.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
 
 
 def torch_array(value: AnyArray, dtype: DType | None = None, device: Any = None) -> TorchArray:
@@ -76,7 +86,7 @@ def result_dtype(values: Sequence[AnyArray]) -> DType:
     return np.result_type(*known)  # type: ignore[arg-type]
 
 
-class TorchArray(Symbolic, np.lib.mixins.NDArrayOperatorsMixin):
+class TorchArray(Shaped, Symbolic, np.lib.mixins.NDArrayOperatorsMixin):
     """A tensor of PyTorch with the operators and methods of NumPy's arrays."""
 
     __slots__ = ("tensor",)
@@ -98,16 +108,6 @@ class TorchArray(Symbolic, np.lib.mixins.NDArrayOperatorsMixin):
     def shape(self) -> tuple[int, ...]:
         """The extents of the axes."""
         return tuple(self.tensor.shape)
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
 
     @property
     def T(self) -> TorchArray:  # noqa: N802  (NumPy's name)

@@ -26,7 +26,7 @@ from ...layouts import (
 from ...numerics.element_types import AnyArray
 from ...weights.theta import Theta
 from .. import torch_functions as _translations  # noqa: F401  registers them
-from ..torch_arrays import TorchArray, tensor_of_array
+from ..torch_arrays import TorchArray, array_of_tensor, tensor_of_array
 
 Weights: TypeAlias = "Theta | InferenceTensor | torch.Tensor"
 """The tensors of a module: a node of a tree with their names, or the weight alone."""
@@ -63,7 +63,7 @@ class ThetaModule(torch.nn.Module):  # type: ignore[misc]
             planar = tensor.to_planar() if isinstance(tensor, QuantizedTensor) else tensor
             arrays = _buffers(name, planar)
             for buffer, array in arrays.items():
-                self.register_buffer(buffer, tensor_of_array(array))
+                self.register_buffer(buffer, tensor_of_array(np.array(array)))
             without_arrays[name] = _without_arrays(planar, name)
         self._tensors = without_arrays
 
@@ -128,18 +128,6 @@ def _inference_tensor(tensor: Any, name: str) -> InferenceTensor:
     if not isinstance(tensor, (torch.Tensor, np.ndarray)):
         raise UsageError(f"'{name}' is a {type(tensor).__name__}, expected a tensor")
     return PrimitiveTensor(array_of_tensor(tensor), name)
-
-
-def array_of_tensor(tensor: Any) -> AnyArray:
-    """Return the elements of a tensor as an array, bf16 included."""
-    if not isinstance(tensor, torch.Tensor):
-        return tensor
-    detached = tensor.detach().cpu().contiguous()
-    if detached.dtype == torch.bfloat16:
-        import ml_dtypes
-
-        return detached.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return detached.numpy()
 
 
 def _buffers(name: str, tensor: InferenceTensor) -> dict[str, AnyArray]:

@@ -23,7 +23,7 @@ from ..base import NoMatch, producer_named
 from .bit_fields import Field
 from .contractions import Split
 from .facts import MAX_STORAGE_BITS, ExpressedFact, IntegerFact
-from .narrow_constants import narrow_constant, packed_constant
+from .narrow_constants import NarrowStorage, narrow_storage, packed_constant
 from .tensor_views import TensorView
 
 
@@ -158,7 +158,9 @@ class DequantizationPlan:
         ]
         return cls(fact, stored, blocks, grids, order, split)
 
-    def with_narrow_storage(self, packed_constants: dict[Value, Value]) -> DequantizationPlan:
+    def with_narrow_storage(
+        self, packed_constants: dict[tuple[Value, NarrowStorage], Value]
+    ) -> DequantizationPlan:
         """Emit the packed constant of a constant storage that fits fewer bits, once each.
 
         The result is the plan that reads it, or the same plan.
@@ -169,16 +171,21 @@ class DequantizationPlan:
             return self
         numbers = np.zeros((), np.int64) if zero_points is None else zero_points.numbers
         assert numbers is not None
-        narrow = narrow_constant(stored.root, stored.type, numbers)
+        narrow = narrow_storage(stored.root, stored.type, numbers)
         if narrow is None:
             return self
-        if stored.root not in packed_constants:
-            packed = packed_constant(stored.root, stored.type, narrow)
-            packed_constants[stored.root] = packed
-        root = packed_constants[stored.root]
-        if root.type.element_type.width != narrow.width:
-            return self
-        return replace(self, stored=replace(stored, root=root, type=narrow))
+        key = stored.root, narrow
+        if key not in packed_constants:
+            packed_constants[key] = packed_constant(stored.root, stored.type, narrow)
+        grids = dict(self.grids)
+        if narrow.offset:
+            shape = grids["scales 0"].view.shape
+            zero = TensorView(None, View(()).broadcast((), shape), np.zeros((), np.int64))
+            part = grids.get("zero_points", zero)
+            assert part.numbers is not None
+            grids["zero_points"] = replace(part, numbers=part.numbers + narrow.offset)
+        root = packed_constants[key]
+        return replace(self, stored=replace(stored, root=root, type=narrow.type), grids=grids)
 
     def emit(self) -> tuple[Value, Value]:
         """Emit the dequantization; return it with split axes and in the program's shape."""

@@ -1,6 +1,6 @@
-"""Constants of bytes that fit fewer bits, stored packed.
+"""Constants of bytes that fit 2 to 6 bits, stored packed.
 
-PyTorch has no integers of 2 or 4 bits, so torchao keeps those of its weights in bytes::
+PyTorch has no integers of these widths, so torchao keeps those of its weights in bytes::
 
     %q = stablehlo.constant dense<...> : tensor<512x256xi8>        // all in [-8, 7]
 
@@ -8,25 +8,51 @@ The raised dequantization reads them from a packed constant, half or a quarter a
 
     %b = stablehlo.constant dense<...> : tensor<512x128xi8>
     %q = "subquant.unpack"(%b) {bits = array<i64: 4>} : (tensor<512x128xi8>) -> tensor<512x256xi4>
+
+Integers of 3, 5 and 6 bits are unpacked from two planes to unsigned bytes. Signed ones are stored
+with half of their range added, and so are their zero points.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ...core._mlir import Value, ir
-from ...dialects.dense import constant_attribute
-from ...emit.operation import tensor_type
-from ...numerics.element_types import Array
+from ...dialects.dense import constant_attribute, dense_of_array
+from ...emit import linalg, subquant
+from ...numerics.element_types import I8, Array
+from ...numerics.packed_integers import PLANE_BITS, pack_planes, plane_shapes
 from ...numerics.parameters import StorageType
-from ..quantization.pack_narrow_storage import MIN_PACKED_ELEMENTS, PackedForm
-
-_WIDTHS = (2, 4)
-"""Bits of narrowed storage; kernels read integers of 3, 5 and 6 bits from two planes, slower."""
+from ..quantization.pack_narrow_storage import MIN_PACKED_ELEMENTS
 
 
-def narrow_constant(root: Value, storage: StorageType, zero_points: Array) -> StorageType | None:
-    """Return the narrowest storage type of a byte constant and of its zero points.
+@dataclass(frozen=True)
+class NarrowStorage:
+    """Packed storage of a constant.
+
+    Attributes:
+        width: bits of an integer.
+        offset: added to integers and zero points.
+        type: the storage type of the unpacked integers.
+    """
+
+    width: int
+    offset: int
+    type: StorageType
+
+    @classmethod
+    def of(cls, width: int, signed: bool) -> NarrowStorage:
+        """Storage of integers of some width."""
+        if len(PLANE_BITS[width]) == 1:
+            return cls(width, 0, StorageType(width, signed))
+        offset = 1 << (width - 1) if signed else 0
+        return cls(width, offset, StorageType(I8.bits, False, 0, (1 << width) - 1))
+
+
+def narrow_storage(root: Value, storage: StorageType, zero_points: Array) -> NarrowStorage | None:
+    """Return the narrowest packed storage of a byte constant and of its zero points.
 
     None for other values, small constants, and constants that need their bits.
     """
@@ -35,22 +61,26 @@ def narrow_constant(root: Value, storage: StorageType, zero_points: Array) -> St
         return None
     low = min(int(integers.min()), int(zero_points.min(initial=0)))
     high = max(int(integers.max()), int(zero_points.max(initial=0)))
-    for width in _WIDTHS:
-        narrow = StorageType(width, storage.signed)
-        least, most = narrow.type_range
-        if least <= low and high <= most and _packed_form(root, width) is not None:
-            return narrow
+    for width, bits in PLANE_BITS.items():
+        least, most = StorageType(width, storage.signed).type_range
+        if least <= low and high <= most and plane_shapes(integers.shape, bits) is not None:
+            return NarrowStorage.of(width, storage.signed)
     return None
 
 
-def packed_constant(root: Value, storage: StorageType, narrow: StorageType) -> Value:
-    """Emit a byte constant as unpacked integers of a narrower type, ahead of it."""
-    integers, form = _bytes_of(root, storage), _packed_form(root, narrow.width)
-    assert integers is not None  # `narrow_constant`
-    assert form is not None
+def packed_constant(root: Value, storage: StorageType, narrow: NarrowStorage) -> Value:
+    """Emit a byte constant as unpacked integers of packed storage, ahead of it."""
+    integers = _bytes_of(root, storage)
+    assert integers is not None  # `narrow_storage`
+    bits = PLANE_BITS[narrow.width]
+    planes = pack_planes((integers + integers.dtype.type(narrow.offset)).view(np.uint8), bits)
     owner = root.owner.operation
     with ir.InsertionPoint(owner), owner.location:
-        return form.constant(integers)
+        byte = ir.IntegerType.get_signless(I8.bits)
+        constants = [linalg.constant(dense_of_array(each.view(np.int8), byte)) for each in planes]
+        # IREE would evaluate the unpacking at compile time and store the unpacked constant.
+        packed = [linalg.with_barrier(each) for each in constants]
+        return subquant.unpack(packed, bits, ir.IntegerType.get_signless(narrow.type.width))
 
 
 def _bytes_of(root: Value, storage: StorageType) -> Array | None:
@@ -60,9 +90,3 @@ def _bytes_of(root: Value, storage: StorageType) -> Array | None:
         return None
     integers: Array = np.array(attribute).view(np.int8 if storage.signed else np.uint8)
     return integers
-
-
-def _packed_form(root: Value, width: int) -> PackedForm | None:
-    shape = [int(n) for n in root.type.shape]
-    type_ = tensor_type(shape, ir.IntegerType.get_signless(width))
-    return PackedForm.of(type_, root.owner.operation)

@@ -59,6 +59,7 @@ from .gathers import (
     slice_before_unpacking,
     use_loop_invariants,
 )
+from .narrow_constants import NarrowStorage
 
 _GATHER = "stablehlo.gather"
 _INLINED = ("stablehlo.convert", "stablehlo.divide", _GATHER, *BITS)
@@ -97,7 +98,7 @@ class RaiseDequantization(ModulePass):
                 remarks.append(Remark.about(op, f"is left alone: {why.reason}"))
         unused: set[Operation] = set()
         sources: set[Operation] = set()
-        packed_constants: dict[Value, Value] = {}
+        packed_constants: dict[tuple[Value, NarrowStorage], Value] = {}
         for op in reversed(steps):
             result = op.results[0]
             if not is_used(result):
@@ -118,7 +119,7 @@ class RaiseDequantization(ModulePass):
             result.replace_all_uses_with(raised)
             split_contractions(split, raised, plan.split)
             _erase(op, unused, sources)
-        sources.update(each.owner.operation for each in packed_constants.values())
+        sources.update(root.owner.operation for root, _ in packed_constants)
         while sources:
             op = sources.pop()
             if not is_used(op.results[0]):

@@ -23,6 +23,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import Symbolic, convert, is_known, take
 from ....numerics.element_types import I32, AnyArray, Array, DType, ElementType
 from ....numerics.ordering import cumulative
+from ....numerics.shapes import Shaped
 
 DYNAMIC_SIZE_ADVICE = (
     "the number of its rows is known only when the program runs; make the tensor a result of the "
@@ -34,7 +35,7 @@ DYNAMIC_SIZE_ADVICE = (
 BOUNDED_REFUSAL = f"takes a tensor with a data-dependent dimension size: {DYNAMIC_SIZE_ADVICE}"
 
 
-class BoundedTensor(Symbolic):
+class BoundedTensor(Shaped, Symbolic):
     """A tensor with a data-dependent dimension size; formulas over arrays refuse it.
 
     Args:
@@ -61,11 +62,6 @@ class BoundedTensor(Symbolic):
         """The dtype of the elements."""
         dtype: DType = np.dtype(self.value.dtype)
         return dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
 
     def is_valid_row(self) -> AnyArray:
         """Return an array that is true on the valid rows, and broadcasts to the value."""
