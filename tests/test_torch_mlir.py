@@ -46,6 +46,21 @@ func.func @main(%x: {table}, %i: {indices}) -> {result} {{
     assert not any(name in text for name in ("compare", "select", "maximum", "add"))
 
 
+def test_negative_integers_still_lose_their_sign() -> None:
+    """`transforms.torch.negative_scalars` writes them as floats."""
+    scalar = "!torch.vtensor<[],f32>"
+    text = lowered(f"""
+func.func @main() -> {scalar} {{
+  %c = torch.vtensor.literal(dense<1.0> : tensor<f32>) : {scalar}
+  %two = torch.constant.int -2
+  %one = torch.constant.int 1
+  %0 = torch.aten.mul.Scalar %c, %two : {scalar}, !torch.int -> {scalar}
+  return %0 : {scalar}
+}}
+""")
+    assert "dense<1.84467441E+19>" in text  # expected -2.0
+
+
 def test_windows_that_end_outside_still_are_lost() -> None:
     """`importers.torch.pooling` pads the input for ``ceil_mode``."""
     images, result = "!torch.vtensor<[1,1,8,8],f32>", "!torch.vtensor<[1,1,4,4],f32>"

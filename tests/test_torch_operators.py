@@ -20,6 +20,7 @@ import subquant.torch  # noqa: E402  (needs torch)
 GRID = torch.arange(60.0).reshape(3, 4, 5)
 PLACES = torch.tensor([-1, 0, -3])
 COLUMNS = torch.tensor([[2, -1, 1]])
+COMPARISONS = (torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne)
 INTEGERS = torch.arange(-9, 9)
 
 
@@ -40,6 +41,14 @@ def written(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return result
 
 
+def constants(x: torch.Tensor) -> Any:
+    """Arithmetic of a constant and negative integers, which torch-mlir evaluates."""
+    c = torch.full((), 127, dtype=torch.int8).to(torch.float32)
+    shifted = c - -128, c + -128, c * -2, torch.add(c, c, alpha=-2)
+    compared = [operator(c, -3).to(torch.float32) for operator in COMPARISONS]
+    return [x * each for each in (*shifted, *compared)]
+
+
 def numbers(seed: int, scale: float) -> torch.Tensor:
     return torch.randn(50, generator=torch.Generator().manual_seed(seed)) * scale
 
@@ -56,6 +65,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "remainder_integers": (lambda i: (i % 2, i % -4, torch.fmod(i, -2)), (INTEGERS,)),
     "fmod": (torch.fmod, (numbers(3, 9.0), numbers(4, 3.0))),
     "floor_division": (lambda x, i: (x // -7, i // 2, i // -2), (GRID - 30, INTEGERS)),
+    "constants": (constants, (torch.ones(3),)),
     "roll": (lambda x: (x.roll((-1, 2), (0, 1)), x.roll(7)), (GRID,)),
 }
 

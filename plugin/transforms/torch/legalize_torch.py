@@ -32,6 +32,7 @@ from .constant_arithmetic import fold_constant_arithmetic
 from .constant_unpacking import fold_constant_unpacking
 from .integer_convolutions import narrow_convolutions
 from .negative_indices import normalize_indices
+from .negative_scalars import write_negative_scalars
 from .remainders import write_remainders
 from .static_shapes import write_static_shapes
 
@@ -134,6 +135,7 @@ class LegalizeTorch(ModulePass):
         register_upstream_passes()
         normalize_indices(module)
         write_remainders(module)
+        write_negative_scalars(module)
         _check_pools(module)
         for number, text in enumerate(_PIPELINES):
             if number == _LOWERED_TO_TYPES:
