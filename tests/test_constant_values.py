@@ -15,6 +15,7 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.reading import parse_text
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
+from subquant.emit.constant_evaluation import evaluate
 from subquant.emit.constant_values import constant_elements, erase_unused, is_constant
 from subquant.emit.parameters import ModuleGlobals
 from subquant.errors import Remark
@@ -298,3 +299,27 @@ def test_constants_of_one_number_lie_in_the_executable(cpu: None) -> None:
     x = np.random.default_rng(7).integers(-128, 128, (2, 64), np.int8)
     expected = x.astype(np.int64) @ np.full((64, 80), 3)
     np.testing.assert_array_equal(subquant.compile(text).main(x), expected)
+
+
+def test_integers_are_evaluated_in_their_type() -> None:
+    """A ui8 is extended with zeros, an i4 wraps, and a shift by all bits gives 0."""
+    text = """
+func.func @main() -> (tensor<2xi32>, tensor<2xi4>, tensor<2xi8>, tensor<2xf32>) {
+  %u = stablehlo.constant dense<[200, 7]> : tensor<2xui8>
+  %w = stablehlo.convert %u : (tensor<2xui8>) -> tensor<2xi32>
+  %n = stablehlo.constant dense<[7, -8]> : tensor<2xi4>
+  %o = stablehlo.add %n, %n : tensor<2xi4>
+  %b = stablehlo.constant dense<[-100, -1]> : tensor<2xi8>
+  %c = stablehlo.constant dense<[3, 8]> : tensor<2xi8>
+  %s = stablehlo.shift_right_logical %b, %c : tensor<2xi8>
+  %t = stablehlo.constant dense<[true, false]> : tensor<2xi1>
+  %f = stablehlo.convert %t : (tensor<2xi1>) -> tensor<2xf32>
+  return %w, %o, %s, %f : tensor<2xi32>, tensor<2xi4>, tensor<2xi8>, tensor<2xf32>
+}"""
+    with create_context() as context, ir.Location.unknown():
+        module = parse_text(text, context)
+        [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
+        arrays = [evaluate(operand.owner.operation) for operand in returned.operands]
+    expected = [([200, 7], "i4"), ([-2, 0], "i1"), ([19, 0], "i1"), ([1, 0], "f4")]
+    for array, (elements, dtype) in zip(arrays, expected, strict=True):
+        np.testing.assert_array_equal(array, np.array(elements, dtype), strict=True)

@@ -18,7 +18,13 @@ CONSTANTS = ("arith.constant", "stablehlo.constant")
 
 
 def array_of_dense(attribute: ir.DenseElementsAttr) -> Array:
-    """Return the elements of a dense attribute: integers as int64 (signed), floats in their type.
+    """Return the elements of a dense attribute: integers as int64, floats in their type."""
+    array = narrow_array_of_dense(attribute)
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else array
+
+
+def narrow_array_of_dense(attribute: ir.DenseElementsAttr) -> Array:
+    """Return the elements as `array_of_dense`; integers of 8, 16 and 32 bits in their own dtype.
 
     The bindings give a buffer for 8-, 16-, 32- and 64-bit elements only; the others (i4, i12,
     bf16, ...) are read from the attribute's text, which is exact.
@@ -29,8 +35,7 @@ def array_of_dense(attribute: ir.DenseElementsAttr) -> Array:
     if element == "i1":
         return -np.array(attribute).astype(np.int64)
     if re.fullmatch(r"[su]?i(8|16|32|64)|f16|f32|f64", element):
-        array = np.array(attribute)
-        return array.astype(np.int64) if array.dtype.kind in "iu" else array
+        return np.array(attribute)
     text = str(attribute)
     width = 16 if element == "bf16" else int(element.lstrip("siu"))
     hexadecimal = re.match(r'dense<"0x([0-9A-Fa-f]*)">', text)

@@ -6,34 +6,29 @@ perhaps operations that sort its bytes, change its zero point, or multiply or di
     %q = stablehlo.reshape %c : (tensor<512x16x16xi8>) -> tensor<512x256xi8>
     %d = "subquant.dequantize"(%scales, %super) {...} : (...) -> tensor<512x16xf32>
 
-They are evaluated by the reference arithmetic, which defines them. A parameter that the compiler
-reads is a constant too (`emit.parameters`). One function computes with constants and with other
-tensors: arrays of the former are NumPy's, those of the latter are traced (`array_of`).
+They are evaluated by the reference arithmetic (`constant_evaluation`). A parameter that the
+compiler reads is a constant too (`emit.parameters`). One function computes with constants and with
+other tensors: arrays of the former are NumPy's, those of the latter are traced (`array_of`).
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 
 from ..core._mlir import Operation, Value, ir
-from ..dialects.dense import CONSTANTS, array_of_dense, dense_of_array
-from ..dialects.quant import described_type
-from ..dialects.subquant import UNPACK, operands_of
+from ..dialects.dense import CONSTANTS, dense_of_array
+from ..dialects.subquant import UNPACK
 from ..numerics.array_functions import convert, is_known
-from ..numerics.casts import dequantize_blocks
 from ..numerics.element_types import I8, U8, AnyArray, Array, ElementType
-from ..numerics.packed_integers import unpack_planes, wrapped
 from . import linalg, operation, scalar
 from . import stablehlo as emit_stablehlo
+from .constant_evaluation import evaluate, wide_elements
 from .gathers import AxisGather
 from .operation import mlir_type
 from .parameters import LOAD, ModuleGlobals, is_prepacked_argument
-from .stablehlo_semantics import ELEMENTWISE, EVALUATED, MOVEMENT, broadcast_in_dim
 from .trace import traced
 
 
@@ -98,20 +93,19 @@ def _keeps_integers(op: Operation) -> bool:
 def constant_elements(value: Value, module_globals: ModuleGlobals) -> Array | None:
     """Return the elements of a constant; None for other values.
 
-    Integers are signed in int64, floats have their own type (`array_of_dense`).
+    Integers are in int64, floats have their own type (`array_of_dense`).
     """
     if not is_constant(value, module_globals):
         return None
-    array = _evaluate(value.owner.operation, module_globals)
-    return array.astype(np.int64, copy=False) if array.dtype.kind == "i" else array
+    return wide_elements(evaluate(value.owner.operation, module_globals.elements))
 
 
 def constant_bytes(value: Value, module_globals: ModuleGlobals) -> Array | None:
     """Return integers of at most 8 bits as uint8, in less memory than `constant_elements`."""
     if not is_constant(value, module_globals):
         return None
-    array = _evaluate(value.owner.operation, module_globals)
-    return array.view(np.uint8) if array.dtype == np.int8 else array.astype(np.uint8)
+    array = evaluate(value.owner.operation, module_globals.elements)
+    return array.view(np.uint8) if array.dtype == np.int8 else wide_elements(array).astype(np.uint8)
 
 
 def _is_of_numpy(op: Operation) -> bool:
@@ -124,26 +118,6 @@ def _is_of_numpy(op: Operation) -> bool:
     if op.name == _DIVIDE and not is_float:
         return False
     return all((element[0] == "f" and is_float) or _SIGNLESS.match(element) for element in elements)
-
-
-def _evaluate(op: Operation, module_globals: ModuleGlobals) -> Array:
-    """The elements of a result; integers of 8 bits may be int8."""
-    order = operation.backward_slice(op)
-    reads = Counter(operand.owner.operation for each in order for operand in each.operands)
-    arrays: dict[Operation, Array] = {}
-    for each in order:
-        producers = [operand.owner.operation for operand in each.operands]
-        operands = [arrays[producer] for producer in producers]
-        reads.subtract(producers)
-        for producer in dict.fromkeys(producers):
-            if not reads[producer]:
-                del arrays[producer]  # free its memory
-        if each.name == LOAD:
-            arrays[each] = module_globals.elements(each)
-        else:
-            with np.errstate(all="ignore"):  # infinity * 0 is NaN, as it is when a program runs
-                arrays[each] = _EVALUATED[each.name](each, *operands)
-    return arrays[op]
 
 
 def array_of(value: Value, module_globals: ModuleGlobals) -> AnyArray:
@@ -201,44 +175,6 @@ def _is_erasable(op: Operation) -> bool:
     return op.name in (*_EVALUATED, LOAD, "stablehlo.pad")
 
 
-def _convert(op: Operation, array: Array) -> Array:
-    type_ = op.results[0].type.element_type
-    if isinstance(type_, ir.IntegerType):
-        return _wrapped(op, array)
-    return array.astype(ElementType.of_mlir(str(type_)).dtype)
-
-
-def _wrapped(op: Operation, array: Array) -> Array:
-    """Integers modulo ``2**bits`` of the result's type; floats unchanged."""
-    type_ = op.results[0].type.element_type
-    return wrapped(array, type_.width) if isinstance(type_, ir.IntegerType) else array
-
-
-def _unpack(op: Operation, *planes: Array) -> Array:
-    width = op.results[0].type.element_type.width
-    low, *high = (plane.astype(np.uint8) for plane in planes)
-    codes = np.asarray(unpack_planes(low, [int(n) for n in op.attributes["bits"]], *high))
-    return codes.view(np.int8) if width == 8 else wrapped(codes.view(np.int8), width)
-
-
-def _dequantize(op: Operation, *arrays: Array) -> Array:
-    storage, expressed = described_type(op)
-    operands = operands_of(op)
-    arrays_of = dict(zip(operands, arrays, strict=True))
-    for name in ("input", "zero_points"):
-        if name in arrays_of and not storage.signed:
-            mask = (1 << operands[name].type.element_type.width) - 1
-            arrays_of[name] = arrays_of[name].astype(np.int64) & mask
-    return dequantize_blocks(
-        arrays_of["input"],
-        arrays_of["scales"],
-        arrays_of.get("zero_points"),
-        [int(size) for size in op.attributes["block_sizes"]],
-        expressed,
-        arrays_of.get("offsets"),
-    )
-
-
 _BITCAST = "stablehlo.bitcast_convert"
 _DIVIDE = "stablehlo.divide"
 _GATHER = "stablehlo.gather"
@@ -247,23 +183,14 @@ _ARITHMETIC = (
     *("stablehlo.multiply", "stablehlo.subtract"),
 )
 _SIGNLESS = re.compile(r"i([2-9]|[1-6]\d)$")
-_EVALUATED: dict[str, Callable[..., Array]] = {
-    **dict.fromkeys(CONSTANTS, lambda op: array_of_dense(op.attributes["value"])),
-    **dict.fromkeys(("quant.scast", "subquant.scast"), lambda op, array: array),
-    **{
-        name: MOVEMENT[name]
-        for name in (linalg.BARRIER, "stablehlo.reshape", "stablehlo.slice", "stablehlo.transpose")
-    },
-    _BITCAST: _wrapped,
-    "stablehlo.broadcast_in_dim": broadcast_in_dim,
-    "stablehlo.convert": _convert,
-    _GATHER: lambda op, table, indices: np.take(table, indices, mode="clip"),
-    **{
-        name: lambda op, *arrays: _wrapped(op, ELEMENTWISE[op.name](*arrays))
-        for name in ("stablehlo.add", _DIVIDE, "stablehlo.multiply", "stablehlo.subtract")
-    },
-    **{name: EVALUATED[name] for name in ("stablehlo.and", "stablehlo.xor")},
-    UNPACK: _unpack,
-    "subquant.dequantize": _dequantize,
-}
-"""Functions of an operation and its constant operands."""
+_EVALUATED = frozenset(
+    (
+        *CONSTANTS,
+        *("quant.scast", "subquant.scast", linalg.BARRIER),
+        *("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice"),
+        *("stablehlo.transpose", "stablehlo.and", "stablehlo.xor", _BITCAST, _GATHER),
+        *_ARITHMETIC,
+        *(UNPACK, "subquant.dequantize"),
+    )
+)
+"""The operations that are evaluated, among those of `constant_evaluation.FUNCTIONS`."""

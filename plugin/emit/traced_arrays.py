@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, TypeAlias
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from ..core._mlir import Value
 from ..errors import UnsupportedError, UsageError
 from ..numerics.element_types import AnyArray, DType, ElementType
-from ..numerics.shapes import Shaped
+from ..numerics.symbolic_arrays import SymbolicArray, function_dtype, result_dtype
 from . import stablehlo
 from .operation import element_of, mlir_type, tensor_type
 from .tensors import Tensors
@@ -60,13 +59,7 @@ def traced(value: Value, element: ElementType | None = None) -> TracedArray:
     return ArrayForm(value).emitted(value, element)
 
 
-def result_dtype(values: Sequence[AnyArray]) -> DType:
-    """NumPy's, in which bare Python numbers do not widen."""
-    known = [v if isinstance(v, numbers.Number) else np.dtype(v.dtype) for v in values]
-    return np.result_type(*known)  # type: ignore[arg-type]
-
-
-class TracedArray(Shaped, TracedValue):
+class TracedArray(SymbolicArray, TracedValue):
     """A tensor of a module that is being traced, with the methods of NumPy's arrays."""
 
     __slots__ = ()
@@ -82,14 +75,6 @@ class TracedArray(Shaped, TracedValue):
     def shape(self) -> tuple[int, ...]:
         """The extents of the axes."""
         return tuple(self.form.shape)
-
-    @property
-    def T(self) -> TracedArray:  # noqa: N802  (NumPy's name)
-        """The axes reversed."""
-        return self.transpose()
-
-    def __repr__(self) -> str:
-        return f"TracedArray({self.dtype.name}{list(self.shape)})"
 
     def _with(self, value: Value) -> TracedArray:
         """Another value whose elements are read as these are."""
@@ -212,9 +197,7 @@ class TracedArray(Shaped, TracedValue):
         """Elementwise functions, of one dtype and shape as in NumPy."""
         if method != "__call__" or options:
             return super().__array_ufunc__(ufunc, method, *inputs, **options)
-        dtype = result_dtype(inputs)
-        if ufunc is np.true_divide and dtype.kind in "iub":
-            dtype = np.dtype(np.float64)
+        dtype = function_dtype(ufunc, inputs)
         shape = np.broadcast_shapes(*(getattr(value, "shape", ()) for value in inputs))
         aligned = [_aligned(value, dtype, shape) for value in inputs]
         return super().__array_ufunc__(ufunc, method, *aligned)

@@ -15,13 +15,13 @@ from ..errors import UnsupportedError, UsageError
 from ..numerics import array_functions, attention, block_form, convolutions, packed_integers
 from ..numerics.element_types import AnyArray, ElementType
 from ..numerics.parameters import ExpressedType, StorageType
+from ..numerics.symbolic_arrays import result_dtype
 from . import stablehlo, subquant
 from .operation import create, integers, like, mlir_type, tensor_type
 from .traced_arrays import (
     FUNCTIONS,
     TracedArray,
     checked_axis,
-    result_dtype,
     traced,
     traced_array,
     traced_constant,

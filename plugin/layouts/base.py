@@ -93,6 +93,14 @@ class QuantizedLayout(ABC):
         """The same layout of other planes, for example traced ones."""
         return type(self)(self.shape, planes, self.metadata)
 
+    def outline(self) -> QuantizedLayout:
+        """The same layout with zeros that take no memory; an order of inputs is kept."""
+        planes = {
+            name: plane if name == "order" else np.broadcast_to(plane.dtype.type(0), plane.shape)
+            for name, plane in self.planes.items()
+        }
+        return self.with_planes(planes)
+
     @abstractmethod
     def check(self) -> None:
         """Raise an InputError if planes or metadata do not fit the shape."""

@@ -135,15 +135,8 @@ class ReorderedTensor(QuantizedTensor):
         """Return a tensor of the same layout with other elements, which reorders nothing."""
         layout = self._tensor.unpack()
         assert isinstance(layout, BlockAffineLayout)
-        if self._rows is None:
-            layout = layout.in_stored_order()
-        planes = {
-            plane: array
-            if plane == "order"
-            else np.broadcast_to(np.zeros((), array.dtype), array.shape)
-            for plane, array in layout.planes.items()
-        }
-        return PlanarQuantizedTensor(layout.with_planes(planes), self.name)
+        stored = layout.in_stored_order() if self._rows is None else layout
+        return PlanarQuantizedTensor(stored.outline(), self.name)
 
 
 class ReorderedArray(DeferredArray):

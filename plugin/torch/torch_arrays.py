@@ -8,7 +8,6 @@ that ``torch.export`` traces.
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,9 +17,8 @@ import numpy.typing as npt
 import torch
 
 from ..errors import UnsupportedError
-from ..numerics.array_functions import Symbolic
 from ..numerics.element_types import AnyArray, Array, DType, ElementType
-from ..numerics.shapes import Shaped
+from ..numerics.symbolic_arrays import SymbolicArray, function_dtype
 
 _DTYPES: dict[DType, torch.dtype] = {
     np.dtype(np.bool_): torch.bool,
@@ -80,13 +78,7 @@ def torch_array(value: AnyArray, dtype: DType | None = None, device: Any = None)
     return TorchArray(tensor_of_array(np.asarray(value, dtype)).to(device))
 
 
-def result_dtype(values: Sequence[AnyArray]) -> DType:
-    """Return NumPy's, in which bare Python numbers do not widen."""
-    known = [v if isinstance(v, numbers.Number) else np.dtype(v.dtype) for v in values]
-    return np.result_type(*known)  # type: ignore[arg-type]
-
-
-class TorchArray(Shaped, Symbolic, np.lib.mixins.NDArrayOperatorsMixin):
+class TorchArray(SymbolicArray, np.lib.mixins.NDArrayOperatorsMixin):
     """A tensor of PyTorch with the operators and methods of NumPy's arrays."""
 
     __slots__ = ("tensor",)
@@ -108,14 +100,6 @@ class TorchArray(Shaped, Symbolic, np.lib.mixins.NDArrayOperatorsMixin):
     def shape(self) -> tuple[int, ...]:
         """The extents of the axes."""
         return tuple(self.tensor.shape)
-
-    @property
-    def T(self) -> TorchArray:  # noqa: N802  (NumPy's name)
-        """The axes reversed."""
-        return self.transpose()
-
-    def __repr__(self) -> str:
-        return f"TorchArray({self.dtype.name}{list(self.shape)})"
 
     # -- types ------------------------------------------------------------------------------------
 
@@ -183,9 +167,7 @@ class TorchArray(Shaped, Symbolic, np.lib.mixins.NDArrayOperatorsMixin):
         function = _UFUNCS.get(ufunc)
         if function is None or method != "__call__" or options:
             raise UnsupportedError(f"np.{ufunc.__name__} has no translation to PyTorch")
-        dtype = result_dtype(inputs)
-        if ufunc is np.true_divide and dtype.kind in "iub":
-            dtype = np.dtype(np.float64)
+        dtype = function_dtype(ufunc, inputs)
         needs_tensors = ufunc in _OF_TENSORS_ONLY
         return TorchArray(function(*(self._operand(v, dtype, needs_tensors) for v in inputs)))
 

@@ -12,7 +12,8 @@ from ..errors import UnsupportedError
 from ..importers.torch.integer_convolution import convolve_integers
 from ..numerics import array_functions, block_form, convolutions, packed_integers
 from ..numerics.element_types import AnyArray, DType, ElementType
-from .torch_arrays import FUNCTIONS, TorchArray, result_dtype, torch_array
+from ..numerics.symbolic_arrays import result_dtype
+from .torch_arrays import FUNCTIONS, TorchArray, torch_array
 
 __all__: list[str] = []
 

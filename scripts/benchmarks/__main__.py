@@ -1,4 +1,6 @@
-"""Time subquant beside ONNX Runtime, LiteRT, llama.cpp, transformers and IREE alone.
+"""Time subquant beside other runtimes, and IREE alone.
+
+Commands::
 
     scripts/bench                                    all cases: a table
     scripts/bench --list                             their names
@@ -9,7 +11,8 @@
     scripts/bench --target-cpu haswell               code for a CPU with fewer features
     scripts/bench --agreement                        a language model's words beside llama.cpp's
 
-transformers is timed if it and torch are installed in .venv-bench, which scripts/bench does not do.
+The other runtimes are ONNX Runtime, LiteRT, llama.cpp and transformers. transformers is timed if it
+and torch are installed in .venv-bench, which scripts/bench does not do.
 The models of MLPerf Tiny are timed if the environment variable SUBQUANT_MODELS names their folder.
 The machine must be idle.
 """

@@ -78,14 +78,7 @@ class PackedTensor(QuantizedTensor):
 
     def outline(self) -> PlanarQuantizedTensor:
         """Return a tensor of the same layout with other elements, which takes no memory."""
-        layout = self.unpack()
-        planes = {
-            name: plane
-            if name == "order"
-            else np.broadcast_to(np.zeros((), plane.dtype), plane.shape)
-            for name, plane in layout.planes.items()
-        }
-        return PlanarQuantizedTensor(layout.with_planes(planes), self.name)
+        return PlanarQuantizedTensor(self.unpack().outline(), self.name)
 
 
 @dataclass(frozen=True)

@@ -27,19 +27,19 @@ After::
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
-from ...dialects.dense import dense_of_array, elements_of_resource
+from ...dialects.dense import elements_of_resource
 from ...emit import linalg
-from ...emit.operation import byte_size, erase_unused, is_used, value
+from ...emit.constant_evaluation import replace_by_constant
+from ...emit.operation import byte_size, erase_unused, is_used
 from ...emit.stablehlo import transpose
-from ...emit.stablehlo_semantics import EVALUATED, MOVEMENT
 from ...errors import Remark
-from ...numerics.element_types import Array, ElementType
+from ...numerics.element_types import ElementType
 from ..base import UNCHANGED, ModulePass, named, producer_of
 
 MOST_GROWTH = 1 << 20
@@ -71,7 +71,7 @@ class FoldConstants(ModulePass):
         changes = [_write_elements(op) for op in named(module, _CONSTANTS)]
         convolutions = named(module, ["stablehlo.convolution"])
         changes += [_lay_out_weights(op) for op in convolutions]
-        changes += [_fold(op) for op in named(module, list(_RULES))]
+        changes += [_fold(op) for op in named(module, _FOLDED)]
         changes += [_drop(op) for op in named(module, _CONSTANTS)]
         return None if any(changes) else UNCHANGED
 
@@ -125,16 +125,13 @@ def _fold(op: Operation) -> bool:
     """Put a constant in place of an operation that follows from one, if others than such use it."""
     constant = _constant_behind(op.results[0])
     users = {use.owner.operation.name for use in op.results[0].uses}
-    if constant is None or users.issubset(_RULES):
+    if constant is None or users.issubset(_FOLDED):
         return False
     source, result = constant.attributes["value"], op.results[0].type
     growth = (result.element_type.width - source.type.element_type.width) // 8
     if growth * math.prod(source.type.shape) > MOST_GROWTH:
         return False
-    attribute = dense_of_array(_computed(op), result.element_type)
-    with ir.InsertionPoint(op), op.location:
-        folded = value(_CONSTANT, [], result, {"value": attribute})
-    op.results[0].replace_all_uses_with(folded)
+    replace_by_constant(op)
     erase_unused(op)
     return True
 
@@ -156,7 +153,7 @@ def _constant_behind(value_: Value) -> Operation | None:
         attribute = op.attributes["value"]
         is_dense = isinstance(attribute, ir.DenseElementsAttr) and not attribute.is_splat
         return op if is_dense and str(attribute.type.element_type) in _ELEMENTS else None
-    if op.name not in _RULES or len(op.operands) != 1:
+    if op.name not in _FOLDED or len(op.operands) != 1:
         return None
     if op.name == "stablehlo.convert" and not _holds_every_value(op):
         return None
@@ -172,20 +169,8 @@ def _holds_every_value(op: Operation) -> bool:
     return np.can_cast(source, result, "safe")
 
 
-def _computed(op: Operation) -> Array:
-    if op.name == _CONSTANT:
-        return np.array(op.attributes["value"])
-    return _RULES[op.name](op, _computed(op.operands[0].owner.operation))
-
-
-_RULES: dict[str, Callable[[Operation, Array], Array]] = {
-    "stablehlo.convert": EVALUATED["stablehlo.convert"],
-    **{
-        name: MOVEMENT[name]
-        for name in (
-            *("stablehlo.transpose", "stablehlo.reshape", "stablehlo.optimization_barrier"),
-            linalg.BARRIER,
-        )
-    },
-}
-"""Functions of an operation and its constant operand."""
+_FOLDED = (
+    *("stablehlo.convert", "stablehlo.transpose", "stablehlo.reshape"),
+    *("stablehlo.optimization_barrier", linalg.BARRIER),
+)
+"""Operations of one operand that are folded."""
