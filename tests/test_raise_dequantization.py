@@ -76,6 +76,48 @@ def test_it_has_the_same_bits(name: str, device: Device) -> None:
     assert (result.view(bits) == expected.astype(result.dtype).view(bits)).all()
 
 
+REAL_ZERO_POINTS = """
+func.func @main(%q: tensor<16x32xi8>, %z: tensor<16x2xf32>, %s: tensor<16x2xf32>,
+    %x: tensor<32x32xf32>) -> tensor<32x16xf32> {
+  %u = stablehlo.bitcast_convert %q : (tensor<16x32xi8>) -> tensor<16x32xui8>
+  %0 = stablehlo.convert %u : (tensor<16x32xui8>) -> tensor<16x32xf32>
+  %1 = stablehlo.reshape %0 : (tensor<16x32xf32>) -> tensor<16x2x16xf32>
+  %2 = stablehlo.broadcast_in_dim %z, dims = [0, 1] : (tensor<16x2xf32>) -> tensor<16x2x16xf32>
+  %3 = stablehlo.subtract %1, %2 : tensor<16x2x16xf32>
+  %4 = stablehlo.broadcast_in_dim %s, dims = [0, 1] : (tensor<16x2xf32>) -> tensor<16x2x16xf32>
+  %5 = stablehlo.multiply %3, %4 : tensor<16x2x16xf32>
+  %w = stablehlo.reshape %5 : (tensor<16x2x16xf32>) -> tensor<16x32xf32>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+      : (tensor<32x32xf32>, tensor<16x32xf32>) -> tensor<32x16xf32>
+  return %y : tensor<32x16xf32>
+}
+"""
+SPLIT = Together({"main": REAL_ZERO_POINTS})
+
+
+@pytest.mark.parametrize("kind", ["integers", "between integers", "near a stored one", "outside"])
+@ON_DEVICES
+def test_zero_points_of_floats_are_split(kind: str, device: Device) -> None:
+    text, remarks = raised(REAL_ZERO_POINTS)
+    assert not remarks
+    assert "subquant.dequantize" in text
+    rng = np.random.default_rng(3)
+    q = rng.integers(0, 256, (16, 32)).astype(np.uint8)
+    s = rng.normal(size=(16, 2)).astype(np.float32)
+    z = rng.integers(0, 256, (16, 2)).astype(np.float32)
+    if kind == "between integers":
+        z += rng.uniform(-0.5, 0.5, z.shape).astype(np.float32)
+    elif kind == "near a stored one":
+        z = q.reshape(16, 2, 16)[..., 0] + np.float32(2.0**-9)
+    elif kind == "outside":
+        z = np.where(z < 128, -z - 0.25, z + 300.125).astype(np.float32)
+    weights = SPLIT.function("main", device)(q.view(np.int8), z, s, np.eye(32, dtype=np.float32)).T
+    exact = (q.reshape(16, 2, 16) - z.astype(float)[..., None]) * s.astype(float)[..., None]
+    error = np.abs(weights - exact.reshape(16, 32))
+    roundings = 1 if kind == "integers" else 4
+    assert (error <= roundings * 2.0**-24 * np.abs(exact.reshape(16, 32))).all()
+
+
 PARTLY = (
     "second time",
     "before is rounded",

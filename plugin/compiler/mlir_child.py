@@ -101,12 +101,13 @@ def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) ->
     """Describe the quantized tensors of a module."""
     from ..transforms.quantization.verify_quantization import VerifyQuantization
     from ..transforms.raising.raise_dequantization import RaiseDequantization
+    from ..transforms.raising.raise_linalg import RaiseLinalg
     from ..transforms.torch.legalize_torch import LegalizeTorch
     from .inspected_tensors import to_fields, with_source_names
     from .tensor_inspection import inspect_module
 
     module = _parse(arguments, blobs, steps)
-    passes = [LegalizeTorch(), VerifyQuantization(), RaiseDequantization()]
+    passes = [LegalizeTorch(), VerifyQuantization(), RaiseLinalg(), RaiseDequantization()]
     run_pipeline(module, passes, _limiting(arguments, steps))
     set_time_limit(None)
     steps("inspect")

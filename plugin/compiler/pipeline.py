@@ -253,6 +253,7 @@ def compile_pipeline(
         ("lower-tosa", {}),
         ("canonicalize-reductions", {}),
         *([("pack-narrow-storage", {})] if options.containers == 8 else []),
+        ("raise-linalg", {"explain": options.explain}),
         ("raise-dequantization", {}),
         ("contract-storage", {"explain": options.explain}),
         (

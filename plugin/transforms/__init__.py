@@ -24,6 +24,7 @@ PASSES: dict[str, str] = {
     "legalize-qdq-to-quantized-op": "fuse dequantize, float operation, quantize into one operation",
     "legalize-quantized-op-to-qdq": "expand quantized operations to float ones between casts",
     "pack-narrow-storage": "bit-pack arguments, constants and parameters of 2 to 6 bits",
+    "raise-linalg": "write linalg's contractions of quantized operands as StableHLO",
     "raise-dequantization": "raise dequantization that is written as arithmetic to one operation",
     "contract-storage": "contract the integers of operands that are both dequantized",
     "fuse-block-contractions": "fuse contractions with the dequantization of their weights",

@@ -61,6 +61,7 @@ from .tensor_views import VIEWS, TensorView, is_static, moved_strides, moved_vie
 COMPUTATIONS = ("stablehlo.add", "stablehlo.divide", "stablehlo.multiply", "stablehlo.subtract")
 STEPS = (*VIEWS, *COMPUTATIONS, *BITS, "stablehlo.convert")
 """Operations of dequantizing arithmetic."""
+NO_INTEGER = NoMatch("has a zero point that is not known to be an integer")
 
 
 class Arithmetic(FieldArithmetic):
@@ -168,7 +169,10 @@ class Arithmetic(FieldArithmetic):
         if isinstance(first, IntegerFact):
             return whole
         scales = tuple(part for name, part in spread.items() if name.startswith("scales"))
-        return replace(first, integers=whole, scales=scales, offsets=spread.get("offsets"))
+        offsets, zeros = spread.get("offsets"), spread.get("real_zero_points")
+        return replace(
+            first, integers=whole, scales=scales, offsets=offsets, real_zero_points=zeros
+        )
 
     # -- integers and conversions -----------------------------------------------------------------
 
@@ -210,7 +214,8 @@ class Arithmetic(FieldArithmetic):
         widened = (
             replace(fact, widened=expressed) if BinaryFormat.of_type(was).fits(expressed) else None
         )
-        if not fact.is_exact or not other.is_exact or fact.offsets is not None:
+        has_sum = fact.offsets is not None or fact.real_zero_points is not None
+        if not fact.is_exact or not other.is_exact or has_sum:
             return widened
         if not fact.scales:
             return other
@@ -259,7 +264,10 @@ class Arithmetic(FieldArithmetic):
         if isinstance(fact, IntegerFact):
             return integers
         scales = tuple(views[name] for name in operands if name.startswith("scales"))
-        return replace(fact, integers=integers, scales=scales, offsets=views.get("offsets"))
+        offsets, zeros = views.get("offsets"), views.get("real_zero_points")
+        return replace(
+            fact, integers=integers, scales=scales, offsets=offsets, real_zero_points=zeros
+        )
 
     # -- arithmetic -------------------------------------------------------------------------------
 
@@ -289,7 +297,7 @@ class Arithmetic(FieldArithmetic):
         if name in ("stablehlo.divide", "stablehlo.multiply"):
             part = tensor_view(other) if name == "stablehlo.multiply" else inverse_of(other, fact)
             return part if isinstance(part, NoMatch) else self._scaled(fact, part)
-        if fact.offsets is not None:
+        if fact.offsets is not None or fact.real_zero_points is not None:
             return NoMatch("adds for the second time, and each sum is rounded")
         if fact.scales:
             return replace(fact, offsets=tensor_view(other), subtracts=name == "stablehlo.subtract")
@@ -305,6 +313,8 @@ class Arithmetic(FieldArithmetic):
         scaled = replace(fact, scales=(*fact.scales, part))
         if not fact.scales:
             return scaled
+        if fact.real_zero_points is not None:
+            return NoMatch("multiplies for the second time, and each product is rounded")
         before = product_format(fact.integers.binary_format, fact.scales)
         product = product_format(BinaryFormat(0, 0, 0), scaled.scales)
         if before is None or product is None or not fact.is_exact:
@@ -331,7 +341,9 @@ class Arithmetic(FieldArithmetic):
         else:
             part = tensor_view(other)
             if part.numbers is None or not (part.numbers == np.rint(part.numbers)).all():
-                return NoMatch("has a zero point that is not known to be an integer")
+                if negative or not fact.is_exact:
+                    return NO_INTEGER
+                return replace(fact, real_zero_points=part)
             integers = minus_constant(fact.integers, part, negative=negative)
         if isinstance(integers, NoMatch):
             return integers

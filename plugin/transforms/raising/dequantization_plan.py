@@ -123,7 +123,13 @@ class DequantizationPlan:
     def _of(cls, fact: ExpressedFact, stored: StorageForm) -> DequantizationPlan | NoMatch:
         one = TensorView(None, View(()).broadcast((), stored.view.shape), np.ones(()))
         named = {f"scales {number}": part for number, part in enumerate(fact.scales or (one,))}
-        optional = {"zero_points": stored.zero_points, "offsets": fact.offsets}
+        if stored.zero_points is not None and fact.real_zero_points is not None:
+            return NoMatch("has zero points of integers and of floats")
+        optional = {
+            "zero_points": stored.zero_points,
+            "offsets": fact.offsets,
+            "real_zero_points": fact.real_zero_points,
+        }
         named |= {name: part for name, part in optional.items() if part is not None}
         extents = aligned([stored.view, *(part.view for part in named.values())])
         if extents is None:
@@ -200,7 +206,9 @@ class DequantizationPlan:
                     factor = value("stablehlo.multiply", [left, right], left.type)
                 scales = factor
         assert scales is not None  # there is one at least
-        offsets = None
+        offsets = zero_points = None
+        if "real_zero_points" in self.grids:
+            zero_points, offsets = self._split_zero_points(scales, real)
         if "offsets" in self.grids:
             offsets = _tensor_of(self.grids["offsets"], real)
             if self.fact.subtracts:
@@ -215,7 +223,7 @@ class DequantizationPlan:
             self.blocks,
             ir.TypeAttr.get(any_type_of(stored.type, expressed)),
             real,
-            self._zero_points(),
+            self._zero_points() if zero_points is None else zero_points,
             offsets,
         )
         if self.fact.widened is not None:
@@ -223,6 +231,19 @@ class DequantizationPlan:
         back = [self.order.index(axis) for axis in range(len(self.order))]
         split = stablehlo.transpose(result, back)
         return split, stablehlo.reshape(split, self.stored.view.shape)
+
+    def _split_zero_points(self, scales: Value, real: ir.Type) -> tuple[Value, Value]:
+        """The nearest integers ``z'`` of zero points ``z``, and the offsets ``-(z - z') * s``."""
+        zeros = _tensor_of(self.grids["real_zero_points"], real)
+        low, high = self.stored.type.type_range
+        bounds = [stablehlo.constant(bound, real) for bound in (low, high)]
+        nearest = value("stablehlo.round_nearest_even", [zeros], zeros.type)
+        nearest = stablehlo.clamp(bounds[0], nearest, bounds[1])
+        rest = value("stablehlo.subtract", [nearest, zeros], zeros.type)
+        offsets = value("stablehlo.multiply", [rest, stablehlo.convert(scales, real)], zeros.type)
+        i32 = ir.IntegerType.get_signless(32)
+        integers = stablehlo.convert(stablehlo.convert(nearest, i32), _storage(self.stored.type))
+        return integers, offsets
 
     def _zero_points(self) -> Value | None:
         """The zero points as storage; None if there are none or all are 0."""
@@ -232,6 +253,11 @@ class DequantizationPlan:
         if self.stored.zero_root is not None:
             part = replace(part, root=_tensor_at(self.stored.zero_root))
         return _signless(_tensor_of(part, storage_mlir_type(storage)))
+
+
+def _storage(type_: StorageType) -> ir.Type:
+    """The signless integer type of storage."""
+    return ir.IntegerType.get_signless(type_.width)
 
 
 def _tensor_at(root: Value | tuple[Field, bool]) -> Value:

@@ -65,6 +65,7 @@ class ExpressedFact:
         scales: factors of ``s``, whose product is exact; 1 without any.
         offsets: ``o``, or None; subtracted with `subtracts`.
         widened: the wider type that the sum is converted to, or None.
+        real_zero_points: floats that are subtracted from the integers, and may be no integers.
     """
 
     integers: IntegerFact
@@ -73,6 +74,7 @@ class ExpressedFact:
     offsets: TensorView | None = None
     subtracts: bool = False
     widened: ExpressedType | None = None
+    real_zero_points: TensorView | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -90,7 +92,7 @@ def parameters_of_fact(fact: Fact) -> dict[str, TensorView]:
     named = {"zero_points": integers.zero_points}
     if isinstance(fact, ExpressedFact):
         named |= {f"scales {number}": view for number, view in enumerate(fact.scales)}
-        named["offsets"] = fact.offsets
+        named |= {"offsets": fact.offsets, "real_zero_points": fact.real_zero_points}
     return {name: view for name, view in named.items() if view is not None}
 
 

@@ -32,8 +32,13 @@ Integers that are contracted as integers, with scales afterwards, stay as they a
 * Private functions that convert or select integers of 2 to 16 bits, or gather rows, are inlined
   first: JAX emits one for each nested ``jax.jit``, and for ``jnp.where`` and ``jnp.take``.
 
-Not raised: arithmetic that rounds twice, divides by other than powers of two, wraps, or has a zero
-point that may be no integer, as many scales as elements, or a dynamic shape. With ``explain=true``
+Floats that are subtracted as zero points, and may be no integers, are split where a contraction
+reads the result: with the nearest integer ``z'`` of the storage, ``(q - z) * s`` is ``(q - z') * s
+- (z - z') * s``. It has the same bits where ``z`` is an integer of the storage, and elsewhere at
+most 4 roundings of its own magnitude instead of 2: less than the contraction's sum.
+
+Not raised: arithmetic that rounds twice, divides by other than powers of two, wraps, or has as many
+scales as elements, or a dynamic shape. With ``explain=true``
 each operation of this kind is reported with its location and the reason.
 """
 
@@ -48,7 +53,7 @@ from ...emit.operation import is_used
 from ...errors import Remark
 from ..base import UNCHANGED, ModulePass, NoMatch, is_public, named, producer_named
 from ..quantization.math.contraction import CONTRACTIONS
-from .arithmetic import COMPUTATIONS, STEPS, Arithmetic
+from .arithmetic import COMPUTATIONS, NO_INTEGER, STEPS, Arithmetic
 from .contractions import split_contractions
 from .dequantization_plan import DequantizationPlan
 from .facts import MAX_STORAGE_BITS, ExpressedFact
@@ -106,7 +111,11 @@ class RaiseDequantization(ModulePass):
                     _erase(op, unused, sources)
                 continue
             fact = arithmetic.of(result)
-            if not isinstance(fact, ExpressedFact) or not _is_worth(fact, result):
+            if not isinstance(fact, ExpressedFact):
+                continue
+            if not _is_worth(fact, result):
+                if fact.real_zero_points is not None and op.name == "stablehlo.subtract":
+                    remarks.append(Remark.about(op, f"is left alone: {NO_INTEGER.reason}"))
                 continue
             plan = DequantizationPlan.of(fact)
             if isinstance(plan, NoMatch):
@@ -167,7 +176,12 @@ def _inline(module: Operation) -> None:
 
 
 def _is_worth(fact: ExpressedFact, result: Value) -> bool:
-    """True unless integers are only converted, and are no weight of a contraction."""
+    """True unless integers are only converted, and are no weight of a contraction.
+
+    Zero points that may be no integers are raised for contractions, whose sum rounds anyway.
+    """
+    if fact.real_zero_points is not None:
+        return all(use.owner.operation.name in CONTRACTIONS for use in result.uses)
     if fact.scales:
         return True
     integers = fact.integers

@@ -1,0 +1,85 @@
+"""``raise-linalg``: dequantizations and integer contractions that are written in linalg."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from devices import ON_DEVICES
+from instruction_sets import EVERY
+from linalg_programs import PROGRAMS, LinalgProgram
+from programs import run_passes
+from subquant.core._mlir import ir
+from subquant.dialects import create_context
+from subquant.dialects.dense import dense_of_array
+from subquant.runtime import Device
+from together import Together
+
+PASSES = "pack-narrow-storage,raise-linalg{explain=true},raise-dequantization{explain=true}"
+
+
+def with_constant_weights(program: LinalgProgram) -> str:
+    """The program with its tensors as constants, but the activations."""
+    constants = {}
+    with create_context(), ir.Location.unknown():
+        for name, array in program.inputs().items():
+            if name != "x" and array.ndim:
+                element = ir.Type.parse(program.arguments[name].rpartition("x")[2])
+                constants[name] = str(dense_of_array(array, element))
+    return program.text(constants)
+
+
+CONSTANT = ", constant weights"
+VARIANTS = {name: each.text({}) for name, each in PROGRAMS.items()} | {
+    f"{name}{CONSTANT}": with_constant_weights(each) for name, each in PROGRAMS.items()
+}
+COMPILED = Together(VARIANTS)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_contraction_is_raised(name: str) -> None:
+    program = PROGRAMS[name.removesuffix(CONSTANT)]
+    module, remarks = run_passes(VARIANTS[name], PASSES)
+    text = str(module)
+    assert not remarks
+    assert all(operation in text for operation in program.raised)
+    assert "linalg.generic" not in text
+    assert "matmul" not in text
+
+
+def check(name: str, compiled: Together, device: Device) -> None:
+    """Compare a program with float64, or with integers."""
+    program = PROGRAMS[name.removesuffix(CONSTANT)]
+    arrays = program.inputs()
+    arguments = [
+        array
+        for key, array in arrays.items()
+        if key == "x" or not array.ndim or not name.endswith(CONSTANT)
+    ]
+    result = compiled.function(name, device)(*arguments)
+    expected = program.expected(arrays)
+    if program.is_exact:
+        assert (result == expected).all()
+    else:
+        assert np.abs(result - expected).max() < 1e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@ON_DEVICES
+def test_a_result_is_that_of_float64(name: str, device: Device) -> None:
+    check(name, COMPILED, device)
+
+
+@functools.cache
+def compiled_for(kernels: str) -> Together:
+    """The programs with constant weights, with the kernels of an instruction set."""
+    constant = {name: text for name, text in VARIANTS.items() if name.endswith(CONSTANT)}
+    return Together(constant, kernels=kernels)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("kernels", EVERY)
+def test_every_instruction_set_has_the_same_result(name: str, kernels: str, cpu: Device) -> None:
+    check(f"{name}{CONSTANT}", compiled_for(kernels), cpu)
