@@ -29,6 +29,7 @@ class Case:
     scale: float = 0.25
     dynamic: bool = False
     value_element: str | None = None
+    causal: bool = True
 
     @property
     def formats(self) -> tuple[CacheFormat, CacheFormat]:
@@ -44,10 +45,11 @@ class Case:
             f"tensor<{self.context}x{self.groups}x{each.row_length(self.depth)}x{each.element}>"
             for each in self.formats
         )
+        causal = "" if self.causal else ", causal = false"
         return f"""
             func.func @main(%q: {query}, %k: {keys}, %v: {values}, %p: tensor<i32>) -> {query} {{
               %0 = "subquant.attention"(%q, %k, %v, %p) {{scale = {self.scale} : f32,
-                     window = {self.window} : i64, softcap = {self.softcap} : f32}}
+                     window = {self.window} : i64, softcap = {self.softcap} : f32{causal}}}
                 : ({query}, {keys}, {values}, tensor<i32>) -> {query}
               return %0 : {query}
             }}"""
@@ -72,7 +74,8 @@ def expected(
         last = position + query_number
         first = max(0, last - case.window + 1) if case.window else 0
         group = head // (case.heads // case.groups)
-        key, value = (cache[first : last + 1, group].astype(np.float64) for cache in (keys, values))
+        attended = slice(first, last + 1) if case.causal else slice(None)
+        key, value = (cache[attended, group].astype(np.float64) for cache in (keys, values))
         scores = key @ query[query_number, head].astype(np.float64) * case.scale
         if case.softcap:
             scores = np.tanh(scores / case.softcap) * case.softcap

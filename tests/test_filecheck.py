@@ -40,7 +40,7 @@ NEVER_FAILS = frozenset(re.findall(r"[\w-]+", """
     fuse-block-contractions isolate-contraction-operands legalize-qdq-to-quantized-op
     legalize-quantized-op-to-qdq lower-attention lower-block-contractions lower-packed-storage
     narrow-byte-sums narrow-requantization pack-narrow-storage quant-legalize-to-tosa-rescale
-    raise-dequantization raise-linalg select-kernels separate-variables
+    raise-attention raise-dequantization raise-linalg select-kernels separate-variables
 """))  # fmt: skip
 
 _RUN = re.compile(r"^\s*//\s*RUN:\s*(.*?)\s*$", re.MULTILINE)

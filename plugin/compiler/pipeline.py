@@ -255,6 +255,7 @@ def compile_pipeline(
         *([("pack-narrow-storage", {})] if options.containers == 8 else []),
         ("raise-linalg", {"explain": options.explain}),
         ("raise-dequantization", {}),
+        *([] if is_vulkan or instructions == "none" else [("raise-attention", {})]),
         ("contract-storage", {"explain": options.explain}),
         (
             "fuse-block-contractions",

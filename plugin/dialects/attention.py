@@ -30,6 +30,9 @@ over the keys ``first(t) <= j <= position + t``. All is computed in f32, the sum
 * ``window`` is 0 where a query attends all keys before it, and ``softcap`` 0 where scores are as
   they are.
 * ``T`` may be dynamic, and must not be more than the context.
+* With ``causal = false`` each query attends all keys of the context, as in an encoder: ``position``
+  is not read, there is no window, and ``T`` may be more than the context. The result is 0 where all
+  scores are -inf, and not NaN. Without the attribute it is true.
 
 The meaning in NumPy is `subquant.numerics.attention`.
 """
@@ -56,6 +59,7 @@ class Attention:
         scale: what scores are multiplied by.
         window: how many keys a query attends at most, less than the context; 0 for all.
         softcap: what scores are bounded by, or 0.
+        causal: False where each query attends all keys.
     """
 
     query: Value
@@ -65,6 +69,7 @@ class Attention:
     scale: float
     window: int
     softcap: float
+    causal: bool = True
 
     @classmethod
     def of(cls, op: Operation) -> Attention:
@@ -74,7 +79,8 @@ class Attention:
         )
         query, keys, values, position = op.operands
         limit = int(window) if int(window) < int(keys.type.shape[0]) else 0
-        return cls(query, keys, values, position, float(scale), limit, float(softcap))
+        causal = bool(op.attributes["causal"].value) if "causal" in op.attributes else True
+        return cls(query, keys, values, position, float(scale), limit, float(softcap), causal)
 
     @property
     def count(self) -> int | None:
@@ -162,7 +168,10 @@ def check_attention(op: Operation) -> Iterator[str]:
             f"the heads of the query must be a multiple of those of the keys, got {heads} and "
             f"{groups}"
         )
-    if count > context:
+    causal = op.attributes["causal"] if "causal" in op.attributes else ir.BoolAttr.get(True)
+    if not isinstance(causal, ir.BoolAttr):
+        yield f"attribute 'causal' must be true or false, got '{causal}'"
+    if causal.value and count > context:
         yield f"{count} queries are more than the {context} positions of the keys"
     for name in ("scale", "softcap"):
         attribute = op.attributes[name]
@@ -176,6 +185,8 @@ def check_attention(op: Operation) -> Iterator[str]:
         yield f"attribute 'window' must be of type i64, got '{window}'"
     if window.value < 0:
         yield f"attribute 'window' must be at least 0, got {window.value}"
+    if window.value and not causal.value:
+        yield f"attribute 'window' must be 0 where 'causal' is false, got {window.value}"
 
 
 def _is_float(type_: ir.RankedTensorType) -> bool:

@@ -102,6 +102,7 @@ def attention(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    causal: bool = True,
 ) -> Value:
     """Attention to the keys and values of a cache; see `subquant.dialects.attention`."""
     f32 = ir.F32Type.get()
@@ -110,6 +111,8 @@ def attention(
         "window": integer(window),
         "softcap": number_of(f32, softcap),
     }
+    if not causal:
+        attributes["causal"] = ir.BoolAttr.get(False)
     return value(ATTENTION, [query, keys, values, position], query.type, attributes)
 
 

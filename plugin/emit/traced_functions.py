@@ -273,12 +273,14 @@ def _attention(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    causal: bool = True,
 ) -> TracedArray:
     """A ``subquant.attention``."""
     query_values = traced_array(query, np.dtype(np.float32))
     first = traced_array(position, np.dtype(np.int32)).reshape(())
     key, value = (traced_array(cache).value for cache in (keys, values))
-    result = subquant.attention(query_values.value, key, value, first.value, scale, window, softcap)
+    operands = query_values.value, key, value, first.value
+    result = subquant.attention(*operands, scale, window, softcap, causal)
     return query_values._with(result)
 
 

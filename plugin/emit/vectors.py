@@ -182,6 +182,25 @@ def reduce_lanes(kind: str, operand: ArrayLike) -> ArrayLike:
     return scalar(value("vector.reduction", [operand.value], type_, attributes), operand.element)
 
 
+def transpose_lanes(vectors: Sequence[ArrayLike]) -> list[ArrayLike]:
+    """The vectors of the first lanes, of the second ones, ...; as many as they have lanes.
+
+    Step ``s`` exchanges the lanes ``l`` with ``l & s`` of the vector ``i``, and those without of
+    the vector ``i + s``.
+    """
+    result, lanes, step = list(vectors), range(len(vectors)), 1
+    while step < len(vectors):
+        for low in (index for index in lanes if not index & step):
+            pair, size = (result[low], result[low + step]), len(vectors)
+            orders = (
+                [size + lane - step if lane & step else lane for lane in lanes],
+                [size + lane if lane & step else lane + step for lane in lanes],
+            )
+            result[low], result[low + step] = (shuffle_lanes(*pair, order) for order in orders)
+        step *= 2
+    return result
+
+
 def lane_sums(vectors: Sequence[ArrayLike]) -> ArrayLike:
     """The sums of the lanes of 2, 4, ... vectors, as a vector of one lane for each."""
     vectors, size = list(vectors), int(vectors[0].value.type.shape[0])

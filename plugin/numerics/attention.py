@@ -21,6 +21,7 @@ def attend(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    causal: bool = True,
 ) -> AnyArray:
     """Attend the keys and values of a cache; the result is ``[T, heads, D]``, float32.
 
@@ -31,12 +32,14 @@ def attend(
         position: of the first query, an integer.
         window: how many keys a query attends at most; 0 for no such limit.
         softcap: what scores are bounded by; 0 for no bound.
+        causal: False lets each query attend all keys, whatever `position` is; the result is 0
+            where all scores are -inf.
     """
     count, heads, depth = query.shape
     context, groups, _ = keys.shape
-    start = int(np.clip(position, 0, context - count))
+    start = int(np.clip(position, 0, max(0, context - count)))
     first = max(0, start - window + 1) if window else 0
-    attended = slice(first, start + count)
+    attended = slice(first, start + count) if causal else slice(None)
     key, value = (
         stored_as(array, depth).decode(array[attended], depth) for array in (keys, values)
     )
@@ -44,11 +47,15 @@ def attend(
     scores = np.einsum("tkgd,jkd->kgtj", grouped, key, optimize=True) * np.float32(scale)
     if softcap:
         scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
-    at, of = np.arange(first, start + count), np.arange(start, start + count)[:, None]
-    is_attended = (at <= of) & (at > of - window) if window else at <= of
-    scores = np.where(is_attended, scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    if causal:
+        at, of = np.arange(first, start + count), np.arange(start, start + count)[:, None]
+        is_attended = (at <= of) & (at > of - window) if window else at <= of
+        scores = np.where(is_attended, scores, -np.inf)
+    greatest = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - greatest)
     weights /= weights.sum(-1, keepdims=True)
+    if not causal:
+        weights = np.where(greatest == -np.inf, 0.0, weights)
     return np.einsum("kgtj,jkd->tkgd", weights, value, optimize=True).reshape(query.shape)
 
 

@@ -26,6 +26,7 @@ PASSES: dict[str, str] = {
     "pack-narrow-storage": "bit-pack arguments, constants and parameters of 2 to 6 bits",
     "raise-linalg": "write linalg's contractions of quantized operands as StableHLO",
     "raise-dequantization": "raise dequantization that is written as arithmetic to one operation",
+    "raise-attention": "raise scores, softmax and weighted values to one operation",
     "contract-storage": "contract the integers of operands that are both dequantized",
     "fuse-block-contractions": "fuse contractions with the dequantization of their weights",
     "fold-constant-casts": "fold casts of constants",

@@ -11,10 +11,14 @@ running denominator for each row::
     total[r]      = total[r] * rescale[r] + sum_j weight[r, j]
     result[r, d]  = result[r, d] * rescale[r] + sum_j weight[r, j] * values[j, d]
 
-At the end, results are divided by the totals. So a softmax needs no memory of the length of the
+A row attends the keys up to its position, or all of them (`causal`). At the end, results are
+divided by the totals. So a softmax needs no memory of the length of the
 context, and blocks after the last position or before the window are not read. Scores are
 accumulated over ``d`` for several rows and keys at once, results for several rows and vectors of
 ``d``: each load, and its conversion from f16, is used several times.
+
+A workgroup of many rows transposes the keys of a block first, to scratch memory: then the lanes of
+a vector are keys, and scores need no sums over lanes.
 
 Integers of a cache (`subquant.numerics.cache_formats`) are decoded in registers. A workgroup of
 many rows decodes them once instead, to f32 in scratch memory: a tile of keys, which all rows are
@@ -24,7 +28,6 @@ multiplied with, and some elements of the values of a block (as BLIS packs panel
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -49,124 +52,25 @@ from ...emit.vectors import (
     scratch,
     store,
     store_element,
+    transpose_lanes,
 )
 from ...numerics.array_functions import convert
 from ...numerics.attention import bounded, exponential
-from ...numerics.cache_formats import CacheFormat
 from ...numerics.element_types import F32, I32
-from ..isa.base import InstructionSet
 from ..kernel import Binding, Kernel
-from .cache_reader import KEYS_PER_TILE, CacheReader, vectors_per_load
+from .attention_plan import DECODED_ELEMENTS, AttentionPlan
+from .cache_reader import KEYS_PER_TILE, CacheReader
 
-_KEYS_PER_BLOCK = (64, 32, 16)
-"""The largest block that fits is chosen: 64 keys of 256 f16 are 32 KiB, an L1 cache."""
-_MAX_KEYS_PER_BLOCK_OF_ONE_QUERY = 32
-"""With one query, the next block of keys is prefetched."""
-_MAX_SCRATCH_BYTES = 30 << 10
-"""Scratch memory takes this much of the 32 KiB that IREE gives a workgroup."""
-_MAX_ROWS_PER_WORKGROUP = 64
-"""A workgroup has at most this many rows, a query of a head each, with a query at least."""
-_MIN_WORKGROUPS = 8
-"""A workgroup has fewer rows if there would be fewer workgroups than this."""
-_MIN_TILES_TO_DECODE_ONCE = 4
-"""Integers for this many register tiles of rows are decoded once, to scratch memory."""
-_DECODED_ELEMENTS = 2048
-"""Elements that are decoded together: 32 of the values of 64 keys, or 4 keys of up to 512."""
+_SCORE_VECTORS = 4
+"""The vectors of keys of a register tile of scores, if keys are transposed."""
+_ELEMENTS_PER_STEP = 4
+"""The elements of transposed keys in a step of a loop: head sizes are multiples of it."""
 _MIN_F32 = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True)
-class AttentionKernel:
-    """Attention to a KV cache.
-
-    Args:
-        queries: the number of queries; None where it is dynamic.
-        heads, kv_heads: the number of query heads, and of KV heads.
-        head_size: elements of a query, key or value.
-        context: the keys of the cache.
-        key_format, value_format: the storage of keys and values.
-        scale, window, softcap: as in `subquant.dialects.attention.Attention`.
-    """
-
-    target: InstructionSet
-    queries: int | None
-    heads: int
-    kv_heads: int
-    head_size: int
-    context: int
-    key_format: CacheFormat
-    value_format: CacheFormat
-    scale: float
-    window: int
-    softcap: float
-
-    @property
-    def fits_scratch(self) -> bool:
-        """True if the smallest block of keys of a query fits scratch memory."""
-        return self._keys_that_fit(self.heads_per_kv_head) is not None
-
-    def _keys_that_fit(self, rows: int) -> int | None:
-        """The largest block of keys whose scratch memory fits; None for none."""
-        decoded = _DECODED_ELEMENTS if self.decodes_once else 0
-        for keys in _KEYS_PER_BLOCK:
-            numbers = rows * (keys + self.lanes + 2) + decoded
-            if numbers * F32.bits // 8 <= _MAX_SCRATCH_BYTES:
-                return keys
-        return None
-
-    @property
-    def decodes_once(self) -> bool:
-        """True if integers are decoded to scratch memory, for all rows of a workgroup."""
-        least = _MIN_TILES_TO_DECODE_ONCE * self.rows_per_score_tile
-        has_rows = least <= self.rows_per_workgroup <= _MAX_ROWS_PER_WORKGROUP
-        fits = KEYS_PER_TILE * self.head_size <= _DECODED_ELEMENTS
-        return self.key_format.is_quantized and has_rows and fits
-
-    @property
-    def lanes(self) -> int:
-        """The lanes of a vector of a head."""
-        return math.gcd(self.target.lanes, self.head_size)
-
-    @property
-    def heads_per_kv_head(self) -> int:
-        """The query heads that share a KV head."""
-        return self.heads // self.kv_heads
-
-    @property
-    def queries_per_workgroup(self) -> int:
-        """The queries of a workgroup."""
-        limit = max(1, _MAX_ROWS_PER_WORKGROUP // self.heads_per_kv_head)
-        if self.queries is None:
-            return limit
-        return max(1, min(limit, -(-self.queries * self.kv_heads // _MIN_WORKGROUPS)))
-
-    @property
-    def rows_per_workgroup(self) -> int:
-        """The rows of a workgroup."""
-        return self.queries_per_workgroup * self.heads_per_kv_head
-
-    @property
-    def keys_per_block(self) -> int:
-        """The keys of a block."""
-        if self.queries == 1:
-            limit = _MAX_KEYS_PER_BLOCK_OF_ONE_QUERY
-            return min(limit, self._keys_that_fit(self.heads_per_kv_head) or limit)
-        keys = self._keys_that_fit(self.rows_per_workgroup)
-        assert keys is not None  # callers test fits_scratch
-        return keys
-
-    @property
-    def rows_per_score_tile(self) -> int:
-        """The rows of a register tile of scores."""
-        return 4 if self.target.lanes == 16 else 2
-
-    @property
-    def value_tile(self) -> tuple[int, int]:
-        """Rows, and vectors of results, of a register tile."""
-        vectors = vectors_per_load(self.value_format, self.lanes)
-        if self.target.lanes == 16 and self.decodes_once:
-            return 8, max(2, vectors)
-        return self.rows_per_score_tile, max(4, vectors)
+class AttentionKernel(AttentionPlan):
+    """The kernel of an attention to a KV cache."""
 
     def kernel(self) -> Kernel:
         """Build the kernel: bindings are the query, keys, values, the position, and the result."""
@@ -187,7 +91,8 @@ class AttentionKernel:
         first = convert(load_element(position, []), INDEX)
         first = np.maximum(np.minimum(first, self.context - count), 0)
         rows = self.rows_per_workgroup
-        decoded = scratch([_DECODED_ELEMENTS], F32) if self.decodes_once else None
+        decoded = scratch([DECODED_ELEMENTS], F32) if self.decodes_once else None
+        transposed = [self.head_size, self.keys_per_block]
         memory = _Memory(
             query,
             CacheReader(self.key_format, keys, kv_head, self.lanes, self.head_size, decoded),
@@ -197,6 +102,7 @@ class AttentionKernel:
             scratch([rows], F32),
             scratch([rows], F32),
             scratch([rows, self.lanes], F32),
+            scratch(transposed, F32) if self.transposes_keys else None,
         )
 
         def emit_group(group: Value) -> None:
@@ -221,6 +127,8 @@ class _Memory:
         maxima: the running maximum of each row.
         rescales: the factor of each row's previous totals and results.
         totals: the running denominator of each row, in the lanes of a vector.
+        transposed_keys: the keys of a block, ``[head_size, keys]``; None if rows read them as they
+            are.
     """
 
     query: Value
@@ -231,6 +139,7 @@ class _Memory:
     maxima: Value
     rescales: Value
     totals: Value
+    transposed_keys: Value | None
 
 
 @dataclass(frozen=True)
@@ -252,7 +161,7 @@ class _Rows:
         if kernel.queries is None or kernel.queries % kernel.queries_per_workgroup:
             rows = (queries * kernel.heads_per_kv_head).value
         first = self.position + self.first_query
-        end = first + queries
+        end = first + queries if kernel.causal else first * 0 + kernel.context
         start = np.maximum(first - (kernel.window - 1), 0) if kernel.window else first * 0
         loop(0, rows, 1, self._initialize)
 
@@ -267,18 +176,30 @@ class _Rows:
         loop(0, rows, 1, self._divide)
 
     def _in_row_tiles(
-        self, rows: Extent, size: int, body: Callable[[ArrayLike, int], None]
+        self, rows: Extent, size: int, body: Callable[[list[ArrayLike]], None]
     ) -> None:
-        """Call a body with the first row, and the rows, of each register tile."""
+        """Call a body with the rows of each register tile.
+
+        The last row is repeated in a tile that has fewer: the tile computes it twice alike. One row
+        of a dynamic number is a tile of its own, because a call may have only one.
+        """
         if isinstance(rows, int):
             whole = rows - rows % size
-            loop(0, whole, size, lambda row: body(scalar(row), size))
+            loop(0, whole, size, lambda row: body([scalar(row) + n for n in range(size)]))
             if whole < rows:
-                body(scalar(linalg.constant_index(whole)), rows - whole)
+                body([scalar(linalg.constant_index(row)) for row in range(whole, rows)])
             return
-        whole = (scalar(rows) - remainder(scalar(rows), size)).value
-        loop(0, whole, size, lambda row: body(scalar(row), size))
-        loop(whole, rows, 1, lambda row: body(scalar(row), 1))
+        count = scalar(rows)
+        if self.kernel.queries is not None:
+
+            def repeat_last(row: Value) -> None:
+                body([np.minimum(scalar(row) + number, count - 1) for number in range(size)])
+
+            loop(0, rows, size, repeat_last)
+            return
+        whole_tiles = (count - remainder(count, size)).value
+        loop(0, whole_tiles, size, lambda row: body([scalar(row) + n for n in range(size)]))
+        loop(whole_tiles, rows, 1, lambda row: body([scalar(row)]))
 
     def _query_and_head(self, row: ArrayLike) -> list[Value]:
         """The query and the query head of a row."""
@@ -302,6 +223,10 @@ class _Rows:
     def _write_scores(self, block: ArrayLike, count: ArrayLike, rows: Extent) -> None:
         """Write the scores of all rows and a block of keys; the last key may be repeated."""
         last = block + count - 1
+        if self.memory.transposed_keys is not None:
+            self._transpose_keys(self.memory.transposed_keys, block, count)
+            self._write_transposed_scores(self.memory.transposed_keys, count, rows)
+            return
 
         def write_keys(offset: Value) -> None:
             first = block + scalar(offset)
@@ -318,12 +243,11 @@ class _Rows:
         self,
         key: Value,
         load_keys: Callable[[int, Value], list[ArrayLike]],
-        row: ArrayLike,
-        rows: int,
+        rows: Sequence[ArrayLike],
     ) -> None:
         """Write the scores of some rows and a tile of keys, from the key `key` of the block on."""
         kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
-        positions = [self._query_and_head(row + number) for number in range(rows)]
+        positions = [self._query_and_head(row) for row in rows]
         vectors = memory.keys.vectors_per_load
 
         def accumulate(offset: Value, *carried: ArrayLike) -> list[ArrayLike]:
@@ -339,33 +263,81 @@ class _Rows:
                         )
             return accumulators
 
-        zeros = [Vectors(lanes).known(0.0, F32)] * (rows * KEYS_PER_TILE)
+        zeros = [Vectors(lanes).known(0.0, F32)] * (len(rows) * KEYS_PER_TILE)
         accumulators = loop(0, kernel.head_size, lanes * vectors, accumulate, zeros)
-        for number in range(rows):
+        for number, row in enumerate(rows):
             own = accumulators[number * KEYS_PER_TILE : (number + 1) * KEYS_PER_TILE]
-            store(lane_sums(own), memory.scores, [(row + number).value, key])
+            store(lane_sums(own), memory.scores, [row.value, key])
+
+    def _transpose_keys(self, transposed: Value, block: ArrayLike, count: ArrayLike) -> None:
+        """Transpose the keys of a block; the last key may be repeated."""
+        lanes, last = self.kernel.lanes, block + count - 1
+
+        def transpose(offset: Value) -> None:
+            first = block + scalar(offset)
+            keys = [np.minimum(first + number, last) for number in range(lanes)]
+            load_key = self.memory.keys.keys(keys)
+
+            def transpose_elements(start: Value) -> None:
+                columns = transpose_lanes([load_key(n, start)[0] for n in range(lanes)])
+                for number, column in enumerate(columns):
+                    store(column, transposed, [(scalar(start) + number).value, offset])
+
+            loop(0, self.kernel.head_size, lanes, transpose_elements)
+
+        loop(0, count.value, lanes, transpose)
+
+    def _write_transposed_scores(self, transposed: Value, count: ArrayLike, rows: Extent) -> None:
+        """Write the scores of all rows and the transposed keys of a block."""
+        kernel, lanes = self.kernel, self.kernel.lanes
+        vectors = min(_SCORE_VECTORS, kernel.keys_per_block // lanes)
+        size = 4 * kernel.rows_per_score_tile // vectors
+
+        def write_keys(offset: Value) -> None:
+            offsets = [(scalar(offset) + lanes * number).value for number in range(vectors)]
+            write = functools.partial(self._write_transposed_tile, transposed, offsets)
+            self._in_row_tiles(rows, size, write)
+
+        loop(0, count.value, lanes * vectors, write_keys)
+
+    def _write_transposed_tile(
+        self, transposed: Value, offsets: Sequence[Value], rows: Sequence[ArrayLike]
+    ) -> None:
+        """Write the scores of some rows and some vectors of keys, which begin at `offsets`."""
+        kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
+        positions = [self._query_and_head(row) for row in rows]
+
+        def accumulate(first: Value, *carried: ArrayLike) -> list[ArrayLike]:
+            accumulators = list(carried)
+            for number in range(_ELEMENTS_PER_STEP):
+                element = (scalar(first) + number).value
+                keys = [load(transposed, [element, offset], lanes, F32) for offset in offsets]
+                index = 0
+                for position in positions:
+                    query = broadcast(load_element(memory.query, [*position, element]), lanes)
+                    for key in keys:
+                        accumulators[index] = kernel.target.fma(query, key, accumulators[index])
+                        index += 1
+            return accumulators
+
+        zeros = [Vectors(lanes).known(0.0, F32)] * (len(rows) * len(offsets))
+        accumulators = iter(loop(0, kernel.head_size, _ELEMENTS_PER_STEP, accumulate, zeros))
+        for row in rows:
+            for offset in offsets:
+                store(next(accumulators), memory.scores, [row.value, offset])
 
     # -- softmax ----------------------------------------------------------------------------------
 
     def _write_weights(self, row: ArrayLike, block: ArrayLike) -> None:
         """Replace the scores of a row by softmax weights, and update its maximum and total."""
         kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
-        own_key = self.position + self.first_query + quotient(row, kernel.heads_per_kv_head)
-        own = convert(own_key - block, I32)
-        last = broadcast(own, lanes)
-        before = broadcast(own - kernel.window, lanes) if kernel.window else None
         offsets = range(0, kernel.keys_per_block, lanes)
-        scores, attended = [], []
-        for offset in offsets:
+        masks, scores = self._masks(row, block), []
+        for offset, is_attended in zip(offsets, masks, strict=True):
             score = load(memory.scores, [row.value, offset], lanes, F32) * kernel.scale
             if kernel.softcap:
                 score = bounded(score, kernel.softcap)
-            key = constant_vector([offset + lane for lane in range(lanes)], I32)
-            is_attended = key <= last
-            if before is not None:
-                is_attended = is_attended & (key > before)
-            attended.append(is_attended)
-            scores.append(np.where(is_attended, score, _MIN_F32))
+            scores.append(_where(is_attended, score, _MIN_F32))
         block_maximum = functools.reduce(np.maximum, scores)
         old = load_element(memory.maxima, [row.value])
         new = np.maximum(old, reduce_lanes("maximumf", block_maximum))
@@ -374,11 +346,30 @@ class _Rows:
         rescale = exponential(broadcast(old, lanes) - maximum)
         store_element(element_at(rescale, 0), memory.rescales, [row.value])
         total = load(memory.totals, [row.value, 0], lanes, F32) * rescale
-        for offset, score, is_attended in zip(offsets, scores, attended, strict=True):
-            weight = np.where(is_attended, exponential(score - maximum), 0.0)
+        for offset, score, is_attended in zip(offsets, scores, masks, strict=True):
+            weight = _where(is_attended, exponential(score - maximum), 0.0)
             total = total + weight
             store(weight, memory.scores, [row.value, offset])
         store(total, memory.totals, [row.value, 0])
+
+    def _masks(self, row: ArrayLike, block: ArrayLike) -> list[ArrayLike | None]:
+        """The keys of a block that a row attends, as booleans of vectors; None for all."""
+        kernel, lanes = self.kernel, self.kernel.lanes
+        offsets = range(0, kernel.keys_per_block, lanes)
+        if kernel.causal:
+            last = self.position + self.first_query + quotient(row, kernel.heads_per_kv_head)
+        elif kernel.context % kernel.keys_per_block:
+            last = scalar(linalg.constant_index(kernel.context - 1))
+        else:
+            return [None for _ in offsets]
+        own = convert(last - block, I32)
+        before = broadcast(own - kernel.window, lanes) if kernel.window else None
+        own, masks = broadcast(own, lanes), list[ArrayLike | None]()
+        for offset in offsets:
+            key = constant_vector([offset + lane for lane in range(lanes)], I32)
+            is_attended = key <= own
+            masks.append(is_attended if before is None else is_attended & (key > before))
+        return masks
 
     # -- values -----------------------------------------------------------------------------------
 
@@ -404,13 +395,12 @@ class _Rows:
         first: ArrayLike,
         vectors: int,
         load_values: Callable[[Value], list[ArrayLike]],
-        row: ArrayLike,
-        rows: int,
+        rows: Sequence[ArrayLike],
     ) -> None:
         """Rescale some vectors of the results of some rows, and add weighted values."""
         kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
-        positions = [self._query_and_head(row + number) for number in range(rows)]
-        own_rows = [(row + number).value for number in range(rows)]
+        positions = [self._query_and_head(row) for row in rows]
+        own_rows = [row.value for row in rows]
         rescales = [broadcast(load_element(memory.rescales, [each]), lanes) for each in own_rows]
         offsets = [(first + lanes * number).value for number in range(vectors)]
         initial = [
@@ -443,6 +433,13 @@ class _Rows:
 
         def divide(offset: Value) -> None:
             index = [*position, offset]
-            store(load(self.memory.result, index, lanes, F32) / totals, self.memory.result, index)
+            share = load(self.memory.result, index, lanes, F32) / totals
+            if not self.kernel.causal:  # a total of 0 is that of scores that are all -inf
+                share = np.where(totals == 0.0, 0.0, share)
+            store(share, self.memory.result, index)
 
         loop(0, self.kernel.head_size, lanes, divide)
+
+
+def _where(condition: ArrayLike | None, yes: ArrayLike, no: float) -> ArrayLike:
+    return yes if condition is None else np.where(condition, yes, no)

@@ -38,6 +38,7 @@ def call_attention(
         attention.scale,
         attention.window,
         attention.softcap,
+        attention.causal,
     )
     if not kernel.fits_scratch:
         return MatchFailure(

@@ -64,7 +64,8 @@ class LowerAttention(ModulePass):
 class _Lowering:
     """Lowering of one operation, for `count` queries.
 
-    `position` is the position of the first query, clamped to the context.
+    `position` is the position of the first query, clamped to the context; if the attention is not
+    causal, it is not read.
     """
 
     attention: Attention
@@ -76,8 +77,10 @@ class _Lowering:
         """Write the position and the number of queries."""
         query, count = attention.query, attention.count
         queries = tensor(stablehlo.dimension_size(query, 0)) if count is None else count
-        inside = np.minimum(tensor(attention.position), attention.context - queries)
         extent = linalg.dim(query, 0) if count is None else count
+        if not attention.causal:
+            return cls(attention, extent, attention.position)
+        inside = np.minimum(tensor(attention.position), attention.context - queries)
         return cls(attention, extent, np.maximum(inside, 0).value)
 
     def emit(self) -> Value:
@@ -117,6 +120,8 @@ class _Lowering:
     def _weights(self, masked: Value, greatest: Value) -> Value:
         def body(score: Value, most: Value, position: Value, _: Value) -> Value:
             weight = np.exp(scalar(score) - scalar(most))
+            if not self.attention.causal:
+                return _where(scalar(most) != -np.inf, weight, 0.0)
             return _where(self._is_attended(position), weight, 0.0)
 
         whole = linalg.identity_map(4)
@@ -129,12 +134,15 @@ class _Lowering:
         queries = linalg.dim(self.attention.query, 0) if not isinstance(self.count, int) else None
 
         def body(element: Value, position: Value, _: Value) -> Value:
+            decoded = scalar(element).convert(F32)
+            if not self.attention.causal:
+                return _where(None, decoded, 0.0)
             index, first = scalar(linalg.loop_index(0)).convert(I32), scalar(position)
             count = self.count if queries is None else scalar(queries).convert(I32)
             is_attended = index < first + count
             if self.attention.window:
                 is_attended = is_attended & (index > first - self.attention.window)
-            return _where(is_attended, scalar(element).convert(F32), 0.0)
+            return _where(is_attended, decoded, 0.0)
 
         output = linalg.empty([int(extent) for extent in values.type.shape], mlir_type(F32))
         whole = linalg.identity_map(3)
@@ -150,19 +158,27 @@ class _Lowering:
         return cache
 
     def _quotients(self, weighted: Value, totals: Value) -> Value:
-        """Write weighted values over totals, ``[T, kv_heads, heads / kv_heads, D]``."""
+        """Write weighted values over totals, ``[T, kv_heads, heads / kv_heads, D]``.
+
+        A total of 0 is that of scores that are all -inf, if the attention is not causal.
+        """
         groups, _, shared, depth = (int(extent) for extent in weighted.type.shape)
         output = linalg.empty([self.count, groups, shared, depth], mlir_type(F32))
         maps = [_of_loops(4, [1, 0, 2, 3]), _of_loops(4, [1, 0, 2]), linalg.identity_map(4)]
-        return linalg.generic(
-            [weighted, totals],
-            output,
-            maps,
-            lambda part, whole, _: (scalar(part) / scalar(whole)).value,
-        )
 
-    def _is_attended(self, position: Value) -> ArrayLike:
-        """Return the mask of a key and query in loops over ``[kv_heads, T, shared, context]``."""
+        def body(part: Value, whole: Value, _: Value) -> Value:
+            share: ArrayLike = scalar(part) / scalar(whole)
+            return _where(None if self.attention.causal else scalar(whole) != 0.0, share, 0.0)
+
+        return linalg.generic([weighted, totals], output, maps, body)
+
+    def _is_attended(self, position: Value) -> ArrayLike | None:
+        """Return the mask of a key and query in loops over ``[kv_heads, T, shared, context]``.
+
+        None if each query attends all keys.
+        """
+        if not self.attention.causal:
+            return None
         of_query = scalar(linalg.loop_index(1)).convert(I32) + scalar(position)
         of_key = scalar(linalg.loop_index(3)).convert(I32)
         is_before = of_key <= of_query
@@ -175,8 +191,8 @@ class _Lowering:
         return linalg.empty([shape[0], self.count, *shape[2:]], mlir_type(F32))
 
 
-def _where(condition: ArrayLike, yes: ArrayLike, no: float) -> Value:
-    chosen: ArrayLike = np.where(condition, yes, no)
+def _where(condition: ArrayLike | None, yes: ArrayLike, no: float) -> Value:
+    chosen: ArrayLike = yes if condition is None else np.where(condition, yes, no)
     return chosen.value
 
 
