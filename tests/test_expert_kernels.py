@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from instruction_sets import SOME
+from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.layouts import (
@@ -149,16 +150,25 @@ def stack_of(
     return stack(tensors, f"{name}.weight"), np.stack(values)
 
 
-def compiled(function: Any, *inputs: Array, **options: Any) -> tuple[Executable, list[str], str]:
-    """Return the executable, the remarks about contractions, and the module."""
-    module, remarks = trace_function(function, *inputs), []
+def lowered(function: Any, *inputs: Array, **options: Any) -> tuple[str, list[str]]:
+    """Return the module that IREE compiles, and the remarks about contractions."""
+    remarks: list[str] = []
+    text = compile_to_bytes(
+        trace_function(function, *inputs),
+        CompileOptions(explain=True, **options),
+        emit="mlir",
+        on_remark=lambda each: remarks.append(each.message),
+    )
+    return text.decode(), [each for each in remarks if "kernel" in each]
+
+
+def compiled(function: Any, *inputs: Array, **options: Any) -> Executable:
     device = options.pop("device", "llvm-cpu")
-    choices = CompileOptions(explain=True, **options)
-    data = compile_to_bytes(module, choices, on_remark=lambda each: remarks.append(each.message))
-    text = compile_to_bytes(module, choices, emit="mlir").decode()
-    return Executable(data, device), [each for each in remarks if "kernel" in each], text
+    data = compile_to_bytes(trace_function(function, *inputs), CompileOptions(**options))
+    return Executable(data, device)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_read_the_chosen_experts(kind: str, instructions: str) -> None:
@@ -174,16 +184,19 @@ def test_chosen_experts_on_vulkan(kind: str, vulkan: Device) -> None:
     check_chosen(KINDS[kind], device=vulkan, target="vulkan", vulkan_target=vulkan.vulkan_target)
 
 
-def check_chosen(make: Make, **options: Any) -> None:
+def check_chosen(make: Make, device: Device | str = "llvm-cpu", **options: Any) -> None:
     weight, values = stack_of(make, 1)
     x = np.random.default_rng(2).normal(size=(3, 5, K)).astype(np.float32)
     choices = np.array([4, 0, 4], np.int32)
-    executable, remarks, text = compiled(
-        lambda x, choices: chosen_linear(x, weight, choices), x, choices, **options
-    )
+
+    def function(x: Any, choices: Any) -> Any:
+        return chosen_linear(x, weight, choices)
+
+    text, remarks = lowered(function, x, choices, **options)
     assert len(remarks) == 1
     assert remarks[0].startswith("is computed by a kernel"), remarks
     assert "stablehlo.gather" not in text
+    executable = compiled(function, x, choices, device=device, **options)
     check_sum(executable.main(x, choices), x, values[choices])
 
 
@@ -199,7 +212,7 @@ def test_other_experts_have_no_kernel(kind: str) -> None:
     weight, _ = stack_of(OTHERS[kind], 1)
     assert not experts._has_kernel(weight, True)
     x, choices = np.zeros((3, 5, K), np.float32), np.zeros(3, np.int32)
-    _, remarks, _ = compiled(
+    _, remarks = lowered(
         lambda x, choices: chosen_linear(x, weight, choices), x, choices, kernels="portable"
     )
     assert not any(each.startswith("is computed by a kernel") for each in remarks)
@@ -239,13 +252,17 @@ def mixed(values: dict[str, Array], x: Array) -> Array:
     return np.stack(results)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+GROUPED = ["int4 in groups", "int8 for channels, zero points", "NVFP4", "bf16", "FP8 in blocks"]
+"""A kind for each form of decoding: integers with and without blocks, levels, floats."""
+
+
+@pytest.mark.parametrize("kind", KINDS if LONG else GROUPED)
 def test_tokens_are_grouped_by_experts(kind: str) -> None:
     theta, values = mixture(KINDS[kind])
     check_mixture(theta, values, is_grouped=True)
 
 
-@pytest.mark.parametrize("kind", ["f32", "FP8 E4M3FNUZ"])
+@pytest.mark.parametrize("kind", ["f32", "FP8 E4M3FNUZ"] if LONG else ["FP8 E4M3FNUZ"])
 def test_tokens_without_kernels_are_computed_one_by_one(kind: str) -> None:
     theta, values = mixture(OTHERS[kind])
     check_mixture(theta, values, is_grouped=False)
@@ -254,14 +271,16 @@ def test_tokens_without_kernels_are_computed_one_by_one(kind: str) -> None:
 def check_mixture(theta: Theta, values: dict[str, Array], *, is_grouped: bool) -> None:
     x = np.random.default_rng(5).normal(size=(40, K)).astype(np.float32) / 16
     settings = Experts(COUNT, CHOSEN, N, frozenset())
-    executable, _, text = compiled(
-        lambda x: experts.mix_experts(settings, theta, x, silu), x, kernels="auto"
-    )
+
+    def function(x: Any) -> Any:
+        return experts.mix_experts(settings, theta, x, silu)
+
+    text, _ = lowered(function, x)
     main = text[text.index("@main") :]
     assert main.count("entry_points = [@block_product") == (3 if is_grouped else 0)
     assert ("scf.for" in main) == (not is_grouped)
     expected = mixed(values, x)
-    errors = np.abs(executable.main(x) - expected).max(-1) / np.abs(expected).max(-1)
+    errors = np.abs(compiled(function, x).main(x) - expected).max(-1) / np.abs(expected).max(-1)
     assert errors.max() < 1e-5
 
 
@@ -269,7 +288,7 @@ def check_mixture(theta: Theta, values: dict[str, Array], *, is_grouped: bool) -
 def test_gate_and_up_round_their_input_once(count: int) -> None:
     theta, _ = mixture(KINDS["int4 in groups"])
     settings = Experts(COUNT, CHOSEN, N, frozenset())
-    _, _, text = compiled(
+    text, _ = lowered(
         lambda x: experts.mix_experts(settings, theta, x, silu), np.zeros((count, K), np.float32),
         activations="int8", kernels="portable", fuse_below_macs=0,
     )  # fmt: skip
