@@ -164,11 +164,11 @@ def to_storage(array: Array, element: ElementType) -> Array:
     return np.ascontiguousarray(signless.astype(dtype, copy=False))
 
 
-def erase_unused(value: Value) -> None:
-    """Erase the operations that evaluate or pad an unused value, and their unused producers."""
-    owner = value.owner
-    if not isinstance(owner, ir.Block) and _is_erasable(owner.operation):
-        operation.erase_unused(owner.operation, _is_erasable)
+def erase_unused(*values: Value) -> None:
+    """Erase the operations that evaluate or pad unused values, and their unused producers."""
+    producers = [operation.producer_of(each) for each in values]
+    erasable = [op for op in producers if op is not None and _is_erasable(op)]
+    operation.erase_unused(*erasable, also=_is_erasable)
 
 
 def _is_erasable(op: Operation) -> bool:

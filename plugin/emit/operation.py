@@ -215,9 +215,13 @@ def value_before(value: Value, *names: str) -> Value:
     return value
 
 
-def erase_unused(op: Operation, also: Callable[[Operation], bool] = lambda _: True) -> None:
-    """Erase an operation without uses, and its producers that lose their last use."""
-    pending = [op]
+def erase_unused(*ops: Operation, also: Callable[[Operation], bool] = lambda _: True) -> None:
+    """Erase operations without uses, and their producers that lose their last use.
+
+    One call erases operations that produce operands of each other; several calls would refer to
+    erased ones.
+    """
+    pending = list(dict.fromkeys(ops))
     while pending:
         op = pending.pop()
         if any(map(is_used, op.results)):

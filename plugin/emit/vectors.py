@@ -274,6 +274,12 @@ def intrinsic(
     return vector(value("llvm.call_intrinsic", values, type_, attributes), result)
 
 
+def arithmetic_fence(operand: ArrayLike) -> ArrayLike:
+    """Round a vector of floats before it is used: LLVM fuses no operation across the fence."""
+    fenced = intrinsic("llvm.arithmetic.fence", [operand], operand.element, operand.form.lanes)
+    return operand.form.emitted(fenced.value, operand.element)
+
+
 def scheduling_barrier(operand: ArrayLike, register: str) -> ArrayLike:
     """Pin a vector in registers of a class: LLVM's scheduler moves neither it nor its uses."""
     attributes = {

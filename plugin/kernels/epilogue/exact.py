@@ -17,8 +17,9 @@ from ...dialects.integer_steps import RequantizedSum, read_requantize
 from ...dialects.subquant import REQUANTIZE
 from ...emit import ArrayLike
 from ...emit.stablehlo_semantics import storage_element
+from ...emit.vectors import arithmetic_fence
 from ...numerics.array_functions import convert, is_known
-from ...numerics.element_types import BOOL, I32, Array, ElementType
+from ...numerics.element_types import BOOL, F32, I32, Array, ElementType
 from ...numerics.fixed_point import saturate
 from ...numerics.packed_integers import wrapped
 from .matcher import OPERATIONS, EpilogueMatch
@@ -121,10 +122,18 @@ class ExactEpilogue:
                     _as_vector(OPERATIONS[op.name](op, *each), element, each)
                     for each in zip(*by_operand, strict=True)
                 ]
-            results[value] = [
-                each if element == BOOL else convert(each, element) for each in vectors
-            ]
+            converted = [each if element == BOOL else convert(each, element) for each in vectors]
+            if op.name == "stablehlo.multiply" and element == F32 and self._is_i32:
+                converted = [
+                    each if is_known(each) else arithmetic_fence(each) for each in converted
+                ]
+            results[value] = converted
         return vectors_of(operations[-1].results[0])
+
+    @cached_property
+    def _is_i32(self) -> bool:
+        """True for accumulators of integers, after which f32 has the program's bits."""
+        return storage_element(self.match.accumulators.type) == I32
 
     def _adds_constant(self, op: Operation) -> bool:
         """True for integers to which a constant is added; f32 additions round, so they stay."""

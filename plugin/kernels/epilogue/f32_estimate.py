@@ -44,6 +44,7 @@ from ...numerics.parameters import StorageType
 from ..isa.base import InstructionSet
 from .exact import ExactEpilogue, Operand, no_requantization
 from .f32_requant_check import F32Requant
+from .float_chain import FloatChain
 from .matcher import EpilogueMatch
 from .requant_analysis import MonotoneRequant, monotone_requant
 from .tables import ChannelVectors, NotEmitted, Table
@@ -153,6 +154,8 @@ class F32Epilogue:
         Raises:
             NotEmitted: there is no estimate.
         """
+        if self._chain is not None:
+            return self._emit_chain(forms, accumulators, isa), FastPathCheck(isa)
         if not self._has_requantize:
             return self._estimate_monotone(forms, accumulators, isa, needs_fallback)
         check = FastPathCheck(isa, needs_fallback)
@@ -170,6 +173,28 @@ class F32Epilogue:
         if not check.has_estimates or len(results) > 1:
             raise NotEmitted
         return results[0], check
+
+    @cached_property
+    def _chain(self) -> FloatChain | None:
+        return FloatChain.of(self.match, self.exact.leading_addend)
+
+    def _emit_chain(
+        self,
+        forms: Sequence[ChannelVectors],
+        accumulators: Sequence[ArrayLike],
+        isa: InstructionSet,
+    ) -> ArrayLike:
+        """Emit a chain of f32 operations, which needs no check; see `estimate`."""
+        chain = self._chain
+        assert chain is not None  # `estimate`
+        results = chain.emit(forms, accumulators, isa, self.initial_accumulators)
+        if chain.storage is not None:
+            element = storage_element(self.match.result.type)
+            assert element is not None  # `EpilogueMatch.of`
+            return bits_of(self._narrowed(results, chain.storage, isa), element)
+        if len(results) > 1:
+            raise NotEmitted
+        return results[0]
 
     def _estimate_monotone(
         self,
@@ -264,9 +289,12 @@ class F32Epilogue:
 
     @cached_property
     def _head(self) -> tuple[Operation, ...]:
-        """The operations up to the first result of 8 bits; none if there is no such result."""
+        """The integer operations up to the first result of 8 bits; none if there are none."""
         for index, op in enumerate(self.match.operations):
-            if storage_element(op.results[0].type) in (I8, U8):
+            element = storage_element(op.results[0].type)
+            if element == F32:
+                break
+            if element in (I8, U8):
                 return self.match.operations[: index + 1]
         return ()
 

@@ -28,8 +28,8 @@ from ...emit.constant_values import constant_elements
 from ...emit.operation import element_of, producer_of, tensor_type
 from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import EVALUATED, storage_element
-from ...numerics.array_functions import convert
-from ...numerics.element_types import BOOL, F32, Array
+from ...numerics.array_functions import bits_of, convert
+from ...numerics.element_types import BOOL, F32, I8, I32, U8, Array
 from ...numerics.requantization import Requantization
 
 _MAX_OPERATIONS = 64
@@ -45,13 +45,20 @@ def _subtract_zero_point(op: Operation, x: ArrayLike) -> ArrayLike:
     return convert(x, element_of(op.results[0].type)) - zero_points
 
 
+def _bitcast(op: Operation, x: ArrayLike) -> ArrayLike:
+    element = storage_element(op.results[0].type)
+    assert element is not None  # `_is_elementwise`
+    return bits_of(x, element)
+
+
 OPERATIONS: dict[str, Callable[..., ArrayLike]] = {
+    "stablehlo.bitcast_convert": _bitcast,
     **{
         f"stablehlo.{name}": EVALUATED[f"stablehlo.{name}"]
         for name in (
             *("abs", "add", "and", "clamp", "compare", "convert", "maximum", "minimum", "multiply"),
-            *("negate", "not", "or", "select", "shift_left", "shift_right_arithmetic"),
-            *("subtract", "xor"),
+            *("negate", "not", "or", "round_nearest_even", "select", "shift_left"),
+            *("shift_right_arithmetic", "subtract", "xor"),
         )
     },
     **{name: EVALUATED[name] for name in (*_CASTS, "subquant.saturate")},
@@ -116,7 +123,7 @@ class EpilogueMatch:
                     continue
                 operands = [value for value in op.operands if value not in values]
                 shape = accumulators.type.shape
-                grids = [_grid(value, shape, axis, module_globals) for value in operands]
+                grids = [constant_grid(value, shape, axis, module_globals) for value in operands]
                 if any(grid is None for grid in grids):
                     continue  # its last operand may be matched later
                 constants |= {
@@ -161,21 +168,25 @@ def _is_elementwise(op: Operation, is_f32: bool) -> bool:
     if any(not isinstance(value.type, ir.RankedTensorType) for value in values):
         return False
     elements = [storage_element(value.type) for value in values]
-    if is_f32:
+    if op.name == "stablehlo.bitcast_convert" and set(elements) != {I8, U8}:
+        return False
+    if None not in elements and not any(each.is_float for each in elements if each):
+        return not is_f32
+    if is_f32 or op.name not in ("stablehlo.convert", "stablehlo.round_nearest_even"):
         return op.name in _F32_OPERATIONS and all(each == F32 for each in elements)
-    return all(each is not None and not each.is_float for each in elements)
+    return F32 in elements and all(each in (F32, I32, I8, U8) for each in elements)
 
 
-def _grid(
+def constant_grid(
     value: Value, shape: Sequence[int], axis: int, module_globals: ModuleGlobals
 ) -> Array | None:
-    """Constants that vary along one axis at most, of the rank of a shape; None for other values."""
+    """Return constants that vary along one axis at most, of the rank of a shape; else None."""
     op = producer_of(value)
     if op is None:
         return None
     array: Array | None
     if op.name in _CASTS:
-        return _grid(op.operands[0], shape, axis, module_globals)
+        return constant_grid(op.operands[0], shape, axis, module_globals)
     if op.name == "stablehlo.constant" and op.attributes["value"].is_splat:
         attribute = op.attributes["value"]
         type_ = tensor_type([1] * len(shape), attribute.type.element_type)

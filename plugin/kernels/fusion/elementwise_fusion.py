@@ -67,7 +67,7 @@ def fuse_elementwise(kernels: KernelTable, lanes: int) -> None:
             with ir.InsertionPoint(op), op.location:
                 [new] = kernels.call(kernel, kernel.kernel(), expression.operands, [result.type], 0)
             result.replace_all_uses_with(new)
-            erase_unused(op, lambda each: each.name in FUSED_OPERATIONS)
+            erase_unused(op, also=lambda each: each.name in FUSED_OPERATIONS)
 
 
 def _selected(

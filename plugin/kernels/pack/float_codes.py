@@ -143,7 +143,7 @@ def erase_decoding(weight: Value) -> None:
     """Erase the operations that compute an unused weight, and their unused producers."""
     op = producer_named(weight, *_WEIGHT)
     if op is not None:
-        erase_unused(op, lambda each: each.name in _WEIGHT)
+        erase_unused(op, also=lambda each: each.name in _WEIGHT)
 
 
 def _scaled(

@@ -49,6 +49,7 @@ from ...numerics.element_types import F32, I8, I32, AnyArray, Array, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
 from ..base import UNCHANGED, ModulePass, NoMatch, named, producer_of
 from ..quantization.math.contraction import CONTRACTIONS, Contraction, Side
+from .sink_reshapes import sink_reshapes
 
 _MOVEMENTS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose")
 _WIDTHS = (2, 4, 8)
@@ -84,8 +85,8 @@ class ContractStorage(ModulePass):
             is_changed = True
             op.results[0].replace_all_uses_with(result)
             op.erase()
-            for operand in dict.fromkeys(operands):
-                erase_unused(operand.owner.operation, _dequantizes)
+            sink_reshapes(result, module_globals)
+            erase_unused(*(operand.owner.operation for operand in operands), also=_dequantizes)
         return remarks if is_changed or remarks else UNCHANGED
 
 

@@ -87,7 +87,7 @@ class FuseBlockContractions(ModulePass):
             op.results[0].replace_all_uses_with(result)
             op.erase()
             for cast in {id(cast): cast for cast in casts if cast is not None}.values():
-                erase_unused(cast, _was_for_cast)
+                erase_unused(cast, also=_was_for_cast)
         return remarks if is_changed or remarks else UNCHANGED
 
 

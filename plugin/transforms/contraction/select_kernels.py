@@ -261,8 +261,11 @@ class _Selection:
         operands = [each for op in operations for each in op.operands if each not in results]
         for each in reversed(operations):
             each.erase()
-        for operand in dict.fromkeys(operands):
-            erase_decoding(operand) if is_float else erase_unused(operand)
+        if is_float:
+            for operand in dict.fromkeys(operands):
+                erase_decoding(operand)
+        else:
+            erase_unused(*operands)
         return None
 
     def _blockwise(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
@@ -362,10 +365,10 @@ class _Selection:
             raised.erase()
         op.erase()
         # An unused subtraction of zero points would be a second reader of the storage.
-        for operand in dict.fromkeys(operands):
-            producer = producer_named(operand, *_ZERO_POINT_SUBTRACTION)
-            if producer is not None:
-                operation.erase_unused(producer, lambda op: op.name in _ZERO_POINT_SUBTRACTION)
+        producers = [producer_named(operand, *_ZERO_POINT_SUBTRACTION) for operand in operands]
+        operation.erase_unused(
+            *filter(None, producers), also=lambda op: op.name in _ZERO_POINT_SUBTRACTION
+        )
 
 
 def _generalize_dot(op: Operation) -> None:

@@ -29,7 +29,7 @@ def narrow_convolutions(module: Operation) -> None:
                 op.operands[number] = widening.operands[0]
         for widening in dict.fromkeys(widenings):
             if widening is not None:
-                erase_unused(widening, lambda _: False)
+                erase_unused(widening, also=lambda _: False)
 
 
 def _widening(operand: Value) -> Operation | None:

@@ -34,4 +34,4 @@ def write_static_shapes(module: Operation) -> None:
                 axis = {"iota_dimension": op.attributes["iota_dimension"]}
                 static = value("stablehlo.iota", [], type_, axis)
         op.results[0].replace_all_uses_with(static)
-        erase_unused(op, lambda each: each.name.startswith(("stablehlo.", "arith.")))
+        erase_unused(op, also=lambda each: each.name.startswith(("stablehlo.", "arith.")))

@@ -71,3 +71,49 @@ func.func @grouped(%x: tensor<1x4x8x8xi8>, %w: tensor<6x2x3x3xi8>, %sw: tensor<6
   %y = stablehlo.convolution(%0, %1) dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1], window = {stride = [2, 2], pad = [[1, 1], [1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 2 : i64} : (tensor<1x4x8x8xf32>, tensor<6x2x3x3xf32>) -> tensor<1x6x4x4xf32>
   return %y : tensor<1x6x4x4xf32>
 }
+
+// -----
+
+// A reshape between the product and its quantization moves behind it, for the kernel's epilogue; the constants that
+// the moved operations read are equal in all rows.
+// CHECK-LABEL: func.func @reshaped(
+// CHECK: %[[F:[^: ]+]] = stablehlo.convert {{.*}} : (tensor<4x2xi32>) -> tensor<4x2xf32>
+// CHECK: %[[B:[^: ]+]] = stablehlo.broadcast_in_dim {{.*}}, dims = [1] : (tensor<2xf32>) -> tensor<4x2xf32>
+// CHECK: %[[Y:[^: ]+]] = stablehlo.add {{.*}}, %[[B]] : tensor<4x2xf32>
+// CHECK: %[[S:[^: ]+]] = stablehlo.constant dense<2.000000e+00> : tensor<4x2xf32>
+// CHECK: %[[M:[^: ]+]] = stablehlo.multiply %[[Y]], %[[S]] : tensor<4x2xf32>
+// CHECK: %[[Q:[^: ]+]] = stablehlo.convert %[[M]] : (tensor<4x2xf32>) -> tensor<4x2xi8>
+// CHECK: %[[R:[^: ]+]] = stablehlo.reshape %[[Q]] : (tensor<4x2xi8>) -> tensor<2x2x2xi8>
+// CHECK: stablehlo.multiply %{{.*}}, %{{.*}} : tensor<2x2x2xi8>
+func.func @reshaped(%x: tensor<4x64xi8>, %w: tensor<2x64xi8>, %rows: tensor<2x2x2xi8>) -> tensor<2x2x2xi8> {
+  %s = stablehlo.constant dense<5.000000e-01> : tensor<1x1xf32>
+  %b = stablehlo.constant dense<[1.000000e+00, 3.000000e+00]> : tensor<2xf32>
+  %two = stablehlo.constant dense<2.000000e+00> : tensor<f32>
+  %0 = "subquant.dequantize"(%x, %s) {block_sizes = array<i64: 4, 64>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<4x64xi8>, tensor<1x1xf32>) -> tensor<4x64xf32>
+  %1 = "subquant.dequantize"(%w, %s) {block_sizes = array<i64: 2, 64>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<2x64xi8>, tensor<1x1xf32>) -> tensor<2x64xf32>
+  %y = stablehlo.dot_general %0, %1, contracting_dims = [1] x [1] : (tensor<4x64xf32>, tensor<2x64xf32>) -> tensor<4x2xf32>
+  %3 = stablehlo.reshape %y : (tensor<4x2xf32>) -> tensor<1x4x2xf32>
+  %bias = stablehlo.broadcast_in_dim %b, dims = [2] : (tensor<2xf32>) -> tensor<1x4x2xf32>
+  %4 = stablehlo.add %3, %bias : tensor<1x4x2xf32>
+  %5 = stablehlo.reshape %4 : (tensor<1x4x2xf32>) -> tensor<2x2x2xf32>
+  %6 = stablehlo.broadcast_in_dim %two, dims = [] : (tensor<f32>) -> tensor<2x2x2xf32>
+  %7 = stablehlo.multiply %5, %6 : tensor<2x2x2xf32>
+  %8 = stablehlo.convert %7 : (tensor<2x2x2xf32>) -> tensor<2x2x2xi8>
+  %9 = stablehlo.multiply %8, %rows : tensor<2x2x2xi8>
+  return %9 : tensor<2x2x2xi8>
+}
+
+// -----
+
+// Both operands are views of one dequantized tensor.
+// CHECK-LABEL: func.func @squared(
+// CHECK-NOT: subquant.dequantize
+// CHECK: stablehlo.dot_general {{.*}} contracting_dims = [1] x [0] : (tensor<4x64xi32>, tensor<64x4xi32>) -> tensor<4x4xi32>
+// CHECK-NOT: subquant.dequantize
+func.func @squared(%x: tensor<64x4xi8>) -> tensor<4x4xf32> {
+  %s = stablehlo.constant dense<5.000000e-01> : tensor<1x1xf32>
+  %0 = "subquant.dequantize"(%x, %s) {block_sizes = array<i64: 64, 4>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<64x4xi8>, tensor<1x1xf32>) -> tensor<64x4xf32>
+  %1 = stablehlo.transpose %0, dims = [1, 0] : (tensor<64x4xf32>) -> tensor<4x64xf32>
+  %y = stablehlo.dot_general %1, %0, contracting_dims = [1] x [0] : (tensor<4x64xf32>, tensor<64x4xf32>) -> tensor<4x4xf32>
+  return %y : tensor<4x4xf32>
+}

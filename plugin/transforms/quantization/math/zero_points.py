@@ -31,6 +31,7 @@ from ....dialects.windows import edge_padding, window_padding, window_steps
 from ....emit import ArrayLike, Tensors, tensor
 from ....emit import stablehlo as emit_stablehlo
 from ....emit.operation import dense, element_of, integers, is_dynamic, mlir_type
+from ....emit.stablehlo_semantics import MOVEMENT
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I64, AnyArray, Array, ElementType
 from ...base import producer_named
@@ -99,9 +100,16 @@ class _Multiplicand:
     @property
     def constant(self) -> Array | None:
         """The storage values of a constant operand, less the shift."""
-        values = constant_array(self.operand.stored.value)
+        value = self.operand.stored.value
+        movements = []
+        while (op := producer_named(value, *MOVEMENT)) is not None:
+            movements.append(op)
+            value = op.operands[0]
+        values = constant_array(value)
         if values is None:
             return None
+        for op in reversed(movements):
+            values = MOVEMENT[op.name](op, values)
         storage = self.operand.parameters.storage
         return (values if storage.signed else values & ((1 << storage.width) - 1)) - self.shift
 

@@ -1,0 +1,150 @@
+"""Scale, bias, activation and quantization in f32 after an int8 contraction, in its kernel.
+
+Results have the bits of NumPy, which rounds each operation once. The operations are in the kernel:
+the program has no other dispatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.compiler.mlir_client import optimize
+
+INSTRUCTIONS = ("avx512vnni", "avx2", "portable")
+M, K, N = 37, 96, 72
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Operations after ``f32(acc) * scale + bias``: ``activation``, then a quantization.
+
+    Attributes:
+        bounds: of a clamp ahead of the quantization; None for infinity.
+        result: ``i8``, ``ui8``, or ``f32`` without quantization.
+        flipped_bits: of bytes, -128 to make unsigned ones signed.
+    """
+
+    bounds: tuple[float | None, float | None] = (None, None)
+    inverse: float = 3.0
+    zero_point: int = -7
+    low: int = -128
+    high: int = 127
+    result: str = "i8"
+    scale: float = 1e-4
+    flipped_bits: int = 0
+
+    def text(self, scales: np.ndarray, bias: np.ndarray, weight: np.ndarray) -> str:
+        f32, i32 = f"tensor<{M}x{N}xf32>", f"tensor<{M}x{N}xi32>"
+        quantized = f"tensor<{M}x{N}x{self.result}>"
+        result = quantized.replace("ui8", "i8")
+
+        def splat(number: float) -> str:
+            return f'dense<"0x{np.float32(number).tobytes().hex().upper()}"> : tensor<f32>'
+
+        def row(numbers: np.ndarray) -> str:
+            return f'dense<"0x{numbers.tobytes().hex().upper()}"> : tensor<{N}xf32>'
+
+        operations = [
+            f"func.func @main(%x: tensor<{M}x{K}xi8>) -> {result} {{",
+            f'%w = stablehlo.constant dense<"0x{weight.tobytes().hex().upper()}"> : '
+            f"tensor<{N}x{K}xi8>",
+            f"%s = stablehlo.constant {row(scales)}",
+            f"%b = stablehlo.constant {row(bias)}",
+            f"%scale = stablehlo.broadcast_in_dim %s, dims = [1] : (tensor<{N}xf32>) -> {f32}",
+            f"%bias = stablehlo.broadcast_in_dim %b, dims = [1] : (tensor<{N}xf32>) -> {f32}",
+            "%acc = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1] : "
+            f"(tensor<{M}x{K}xi8>, tensor<{N}x{K}xi8>) -> {i32}",
+            f"%f = stablehlo.convert %acc : ({i32}) -> {f32}",
+            f"%scaled = stablehlo.multiply %f, %scale : {f32}",
+            f"%y = stablehlo.add %scaled, %bias : {f32}",
+        ]
+        last = "%y"
+        for name, number in zip(("maximum", "minimum"), self.bounds, strict=True):
+            if number is not None:
+                operations += [
+                    f"%c{name} = stablehlo.constant {splat(number)}",
+                    f"%b{name} = stablehlo.broadcast_in_dim %c{name}, dims = [] : "
+                    f"(tensor<f32>) -> {f32}",
+                    f"%{name} = stablehlo.{name} {last}, %b{name} : {f32}",
+                ]
+                last = f"%{name}"
+        if self.result != "f32":
+            operations += [
+                f"%ci = stablehlo.constant {splat(self.inverse)}",
+                f"%bi = stablehlo.broadcast_in_dim %ci, dims = [] : (tensor<f32>) -> {f32}",
+                f"%real = stablehlo.multiply {last}, %bi : {f32}",
+                f"%rounded = stablehlo.round_nearest_even %real : {f32}",
+                f"%cz = stablehlo.constant {splat(self.zero_point)}",
+                f"%bz = stablehlo.broadcast_in_dim %cz, dims = [] : (tensor<f32>) -> {f32}",
+                f"%moved = stablehlo.add %rounded, %bz : {f32}",
+                f"%low = stablehlo.constant {splat(self.low)}",
+                f"%high = stablehlo.constant {splat(self.high)}",
+                "%clamped = stablehlo.clamp %low, %moved, %high : "
+                f"(tensor<f32>, {f32}, tensor<f32>) -> {f32}",
+                f"%q = stablehlo.convert %clamped : ({f32}) -> {quantized}",
+            ]
+            last = "%q"
+        if self.result == "ui8":
+            operations += [
+                f"%bits = stablehlo.bitcast_convert %q : ({quantized}) -> {result}",
+                f"%sign = stablehlo.constant dense<{self.flipped_bits}> : {result}",
+                f"%flipped = stablehlo.xor %bits, %sign : {result}",
+            ]
+            last = "%flipped"
+        return "\n".join([*operations, f"return {last} : {result}", "}"])
+
+    def expected(
+        self, x: np.ndarray, scales: np.ndarray, bias: np.ndarray, weight: np.ndarray
+    ) -> np.ndarray:
+        acc = x.astype(np.int64) @ weight.astype(np.int64).T
+        y = acc.astype(np.float32) * scales + bias
+        low, high = self.bounds
+        y = y if low is None else np.maximum(y, np.float32(low))
+        y = y if high is None else np.minimum(y, np.float32(high))
+        if self.result == "f32":
+            return y
+        rounded = np.rint(y * np.float32(self.inverse)) + np.float32(self.zero_point)
+        clamped = np.clip(rounded, np.float32(self.low), np.float32(self.high))
+        integers = clamped.astype(np.int8 if self.result == "i8" else np.uint8)
+        return integers.view(np.int8) ^ np.int8(self.flipped_bits)
+
+
+CHAINS = {
+    "f32": Chain(result="f32"),
+    "f32_clamped": Chain((0.0, 6.0), result="f32"),
+    "i8": Chain(),
+    "narrow": Chain(low=-127),
+    "relu": Chain((0.0, None)),
+    "relu_at_low": Chain((0.0, None), zero_point=-128),
+    "relu6": Chain((0.0, 6.0), inverse=41.7, zero_point=-128),
+    "hardtanh": Chain((-1.3, 1.1), inverse=17.0, zero_point=5),
+    "u8": Chain((0.0, None), result="ui8", low=0, high=255, zero_point=3, inverse=21.0),
+    "u8_as_i8": Chain((0.0, 5.0), result="ui8", low=0, high=255, inverse=51.0, flipped_bits=-128),
+    "large_reals": Chain(inverse=4e4, zero_point=-3),
+}
+
+
+@pytest.mark.parametrize("kernels", INSTRUCTIONS)
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains_have_the_bits_of_numpy(name: str, kernels: str) -> None:
+    chain, rng = CHAINS[name], np.random.default_rng(3)
+    weight = rng.integers(-127, 128, (N, K), np.int8)
+    scales = (rng.random(N) * chain.scale + 1e-6).astype(np.float32)
+    bias = rng.standard_normal(N).astype(np.float32)
+    x = rng.integers(-128, 128, (M, K), np.int8)
+    text = chain.text(scales, bias, weight)
+    lowered = optimize(text.encode(), "-", f"cse,select-kernels{{instructions={kernels}}}").text
+    assert lowered is not None
+    main = lowered[lowered.index("func.func @main") :]
+    assert main.count("flow.dispatch") == 1
+    assert not any(f"stablehlo.{each}" in main for each in ("add", "convert", "multiply"))
+    result = np.asarray(subquant.compile(text, kernels=kernels).main(x))
+    expected = chain.expected(x, scales, bias, weight)
+    assert result.dtype == expected.dtype
+    assert np.array_equal(result, expected)
+    if chain.result != "f32":
+        assert np.unique(expected).size > 2  # not all are clamped
