@@ -247,13 +247,14 @@ def compile_pipeline(
     steps: list[Step] = [
         ("legalize-torch", {}),
         ("verify-quantization", {}),
+        # Ahead of the passes that lower TOSA to linalg: its remarks are on what the user wrote.
+        ("raise-linalg", {"explain": options.explain}),
         ("convert-tosa-to-storage", {}),
         ("lower-tosa-variables", {}),
         ("lower-tosa-rescale", {}),
         ("lower-tosa", {}),
         ("canonicalize-reductions", {}),
         *([("pack-narrow-storage", {})] if options.containers == 8 else []),
-        ("raise-linalg", {"explain": options.explain}),
         ("raise-dequantization", {}),
         *([] if is_vulkan or instructions == "none" else [("raise-attention", {})]),
         ("contract-storage", {"explain": options.explain}),

@@ -16,6 +16,7 @@ __all__ = ["PASSES", "load_pass"]
 PASSES: dict[str, str] = {
     "legalize-torch": "lower the torch dialect to StableHLO",
     "verify-quantization": "check quantized types and subquant operations against the RFC's rules",
+    "raise-linalg": "write linalg's contractions of quantized operands as StableHLO",
     "convert-tosa-to-storage": "give TOSA's quantized and unsigned values signless storage",
     "lower-tosa-variables": "lower variables of TOSA to globals that IREE keeps between calls",
     "lower-tosa-rescale": "lower tosa.rescale to integer arithmetic",
@@ -24,7 +25,6 @@ PASSES: dict[str, str] = {
     "legalize-qdq-to-quantized-op": "fuse dequantize, float operation, quantize into one operation",
     "legalize-quantized-op-to-qdq": "expand quantized operations to float ones between casts",
     "pack-narrow-storage": "bit-pack arguments, constants and parameters of 2 to 6 bits",
-    "raise-linalg": "write linalg's contractions of quantized operands as StableHLO",
     "raise-dequantization": "raise dequantization that is written as arithmetic to one operation",
     "raise-attention": "raise scores, softmax and weighted values to one operation",
     "contract-storage": "contract the integers of operands that are both dequantized",
