@@ -90,7 +90,7 @@ class RaiseLinalg(ModulePass):
             else:
                 is_changed = True
                 op.results[0].replace_all_uses_with(result)
-                erase_unused(op, _is_erased)
+                erase_unused(op, also=_is_erased)
             for each in reversed(emitted):
                 if len(each.results) and not any(map(is_used, each.results)):
                     each.erase()
