@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed"
 from torch import nn  # noqa: E402
 
 import subquant.torch  # noqa: E402  (needs torch)
-from subquant.errors import InputError, UnsupportedError, UsageError  # noqa: E402
+from subquant.errors import ExecutionError, InputError, UnsupportedError, UsageError  # noqa: E402
 
 
 class Mlp(nn.Module):
@@ -69,6 +69,30 @@ def test_one_executable_takes_several_sizes_of_a_dynamic_batch() -> None:
         x = torch.randn(size, 64)
         with torch.no_grad():
             assert error_of(compiled(x), module(x)) < 1e-6
+
+
+class Parts(nn.Module):
+    """Adds a tensor, every second row of a tensor twice as long, and one without its first row."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return x + y[::2] + z[1:]
+
+
+def test_dimensions_that_disagree_are_refused_at_run_time() -> None:
+    size = torch.export.Dim("size", min=2, max=10)
+    args = tuple(torch.zeros(n, 2) for n in (4, 8, 5))
+    shapes = {"x": {0: size}, "y": {0: 2 * size}, "z": {0: size + 1}}
+    compiled = subquant.torch.compile(Parts().eval(), args, dynamic_shapes=shapes)
+    x, y, z = torch.randn(3, 2), torch.randn(6, 2), torch.randn(4, 2)
+    assert torch.equal(compiled(x, y, z), Parts()(x, y, z))
+    for sizes, message in {
+        (3, 7, 4): "dimension 0 of argument 'y' must be 2\\*n, where n is dimension 0",
+        (3, 6, 5): "dimension 0 of argument 'z' must be n \\+ 1",
+        (1, 2, 2): "dimension 0 of argument 'x' must be at least 2",
+        (11, 22, 12): "dimension 0 of argument 'x' must be at most 10",
+    }.items():
+        with pytest.raises(ExecutionError, match=message):
+            compiled(*(torch.zeros(n, 2) for n in sizes))
 
 
 def test_an_updated_buffer_is_kept_between_calls() -> None:

@@ -106,6 +106,29 @@ def test_static_layers_contract_integers_exactly(name: str, kernels: str) -> Non
     assert (np.abs(module(x).numpy() - result) <= products * 2.0**-24 * (magnitudes + 4)).all()
 
 
+def dynamic_batch() -> Any:
+    return ({0: torch.export.Dim("batch", min=1, max=64)},)
+
+
+def check_batches(module: nn.Module, shape: tuple[int, ...], limit: float) -> None:
+    """Compile once, and compare batches of three sizes with eager PyTorch."""
+    compiled = subquant.torch.compile(
+        module, (torch.randn(2, *shape),), dynamic_shapes=dynamic_batch()
+    )
+    for size in (1, 3, 8):
+        x = torch.randn(size, *shape)
+        with torch.no_grad():
+            expected = module(x)
+        result = compiled(x)
+        assert float((result - expected).abs().max()) <= limit * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("name", ["linear", "convolution"])
+def test_static_layers_take_every_batch(name: str) -> None:
+    weight, shape, apply = LAYERS[name]
+    check_batches(Static(weight, apply).eval(), shape[1:], 1e-6)
+
+
 class Requantized(nn.Module):
     """A static layer whose result is quantized, as PT2E quantizes each result."""
 
@@ -264,7 +287,9 @@ class Images(nn.Module):
         return self.last(x.mean((2, 3)))
 
 
-def pt2e(module: nn.Module, x: torch.Tensor, **options: bool) -> nn.Module:
+def pt2e(
+    module: nn.Module, x: torch.Tensor, dynamic_shapes: Any = None, **options: bool
+) -> nn.Module:
     pytest.importorskip("torchao", reason="PT2E's quantizers are in torchao")
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.testing.pt2e._xnnpack_quantizer import (
@@ -273,7 +298,8 @@ def pt2e(module: nn.Module, x: torch.Tensor, **options: bool) -> nn.Module:
     )
 
     quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(**options))
-    prepared = prepare_pt2e(torch.export.export(module, (x,)).module(), quantizer)
+    program = torch.export.export(module, (x,), dynamic_shapes=dynamic_shapes)
+    prepared = prepare_pt2e(program.module(), quantizer)
     for _ in range(4):
         prepared(torch.randn_like(x))
     return convert_pt2e(prepared)
@@ -298,6 +324,14 @@ def test_pt2e_is_equal_but_at_ties_and_uses_kernels(
     step = torch.diff(torch.unique(expected)).min()
     assert (result - expected).abs().max() <= 1.01 * step
     assert (result == expected).float().mean() >= 0.75
+
+
+@pytest.mark.parametrize("options", [{}, {"is_per_channel": True}, {"is_dynamic": True}])
+def test_layers_of_pt2e_take_every_batch(options: dict[str, bool]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 256)
+    converted = pt2e(Mlp().eval(), x, dynamic_batch(), **options)
+    check_batches(converted, (256,), 1e-6 if options.get("is_dynamic") else 0.0)
 
 
 def torchao(name: str) -> nn.Module:
@@ -334,6 +368,11 @@ def test_layers_of_torchao_use_kernels(name: str) -> None:
         assert all("dot_general" in remark for remark in remarks)
     with torch.no_grad():
         assert compiled(x).numpy() == pytest.approx(module(x).numpy(), rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["int4", "8da4w", "int8", "int8_dynamic"])
+def test_layers_of_torchao_take_every_batch(name: str) -> None:
+    check_batches(torchao(name), (256,), 2e-6)
 
 
 @pytest.mark.parametrize(("name", "bits"), [("int4", 5.0), ("int2", 3.0), ("8da4w", 5.0)])

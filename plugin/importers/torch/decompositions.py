@@ -7,11 +7,13 @@ same bits. Source: `torch/ao/quantization/fx/_decomposed.py` of PyTorch 2.13.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
+from ...errors import UnsupportedError
 from . import pooling
 from .bit_operations import bit_operations
 from .integer_convolution import decompose_convolution
@@ -146,7 +148,32 @@ def _empty(
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
     """Return zeros for a tensor whose elements are written later."""
-    return torch.full(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
+    # torch.full of a dynamic size is written by this operator.
+    zero = torch.scalar_tensor(0, dtype=dtype or torch.get_default_dtype(), device=device)
+    return zero.expand(size).clone(memory_format=torch.contiguous_format)
+
+
+def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -> Tensor:
+    """Return zeros for a tensor whose elements are written later; strides have no meaning."""
+    return _empty(size, dtype=options.get("dtype"), device=options.get("device"))
+
+
+def _as_strided(
+    values: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Any:
+    """Reshape a tensor whose elements are contiguous before and after; refuse other strides.
+
+    torch-mlir takes the elements of the tensor in their order for those of its memory.
+    """
+    if not values.is_contiguous() or values.storage_offset():
+        raise UnsupportedError(
+            "as_strided of a tensor that is not contiguous is not compiled; write it as slices, or "
+            "make its operand contiguous()"
+        )
+    contiguous = [math.prod(size[axis + 1 :]) for axis in range(len(size))]
+    if storage_offset or list(stride) != contiguous or values.numel() != math.prod(size):
+        return NotImplemented
+    return values.reshape(size)
 
 
 def _roll(values: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
@@ -188,6 +215,8 @@ def decomposition_table() -> Table:
         aten._int_mm.default: _integer_matmul,
         aten.empty.memory_format: _empty,
         torch.ops.subquant.convolve_integers.default: decompose_convolution,
+        aten.empty_strided.default: _empty_strided,
+        aten.as_strided.default: _as_strided,
         aten.roll.default: _roll,
         aten.max_pool2d_with_indices.default: pooling.max_pool_with_indices,
         aten.max_pool3d_with_indices.default: pooling.max_pool_with_indices,

@@ -40,6 +40,9 @@ from ...errors import UnsupportedError
 from ...numerics.element_types import Array
 from ...transforms.base import NAMES_ATTRIBUTES
 from .decompositions import custom_decompositions, decomposition_table
+from .dimension_checks import builtin_tensor_type, check_dimensions
+from .program_checks import check_program
+from .source_lines import drop_frames_of_pytorch
 
 _NUMPY_VIEWS = {
     torch.bfloat16: torch.int16,
@@ -69,6 +72,9 @@ def import_programs(programs: Mapping[str, ExportedProgram], module: ir.Module) 
             name: each.run_decompositions(custom_decompositions(each) | table)
             for name, each in programs.items()
         }
+    for program in decomposed.values():
+        drop_frames_of_pytorch(program)
+        check_program(program)
     tensors = _Tensors(module, {key for each in decomposed.values() for key in _updated(each)})
     for name, program in decomposed.items():
         _import_program(program, module, name, tensors)
@@ -92,6 +98,9 @@ def _import_program(
             raise UnsupportedError(f"torch-mlir cannot import the program: {error}") from None
         tensors.move_stores(function)
         names = _argument_names(program), _result_names(program)
+        block = function.regions[0].blocks[0]
+        with ir.InsertionPoint.at_block_begin(block):
+            check_dimensions(program, dict(zip(names[0], block.arguments, strict=True)))
         for attribute, listed in zip(NAMES_ATTRIBUTES, names, strict=True):
             texts = [ir.StringAttr.get(each) for each in listed]
             function.attributes[attribute] = ir.ArrayAttr.get(texts)
@@ -129,10 +138,12 @@ def _array_of(tensor: torch.Tensor) -> Array:
     return np.ascontiguousarray(tensor.numpy())
 
 
-def _elements_of(tensor: torch.Tensor) -> ir.DenseElementsAttr:
-    """Return the elements of a tensor as an attribute."""
-    shape = list(tensor.shape)
-    type_ = ir.RankedTensorType.get(shape, TORCH_DTYPE_TO_MLIR_TYPE[tensor.dtype]())
+def _elements_of(tensor: torch.Tensor, *, signless: bool = False) -> ir.DenseElementsAttr:
+    """Return the elements of a tensor as an attribute; `signless` for a variable of IREE."""
+    element = TORCH_DTYPE_TO_MLIR_TYPE[tensor.dtype]()
+    if signless and isinstance(element, ir.IntegerType) and element.is_signed:
+        element = ir.IntegerType.get_signless(element.width)
+    type_ = ir.RankedTensorType.get(list(tensor.shape), element)
     array = _array_of(tensor)
     if tensor.dtype == torch.bool:
         array = np.packbits(array, axis=None, bitorder="little")
@@ -168,7 +179,7 @@ class _Tensors(FxImporterHooks):  # type: ignore[misc]
         """Write a parameter or buffer: a constant, or the value of a variable if it is updated."""
         if _key(tensor) not in self._updated:
             return self.resolve_literal(gni, tensor, info)
-        name, type_ = self._variable(tensor, info), self._attribute(tensor).type
+        name, type_ = self._variable(tensor, info), builtin_tensor_type(info.ir_type)
         with ir.InsertionPoint.at_block_begin(gni._b):
             return value("torch_c.from_builtin_tensor", [variables.load(name, type_)], info.ir_type)
 
@@ -176,7 +187,7 @@ class _Tensors(FxImporterHooks):  # type: ignore[misc]
         self, gni: GraphNodeImporter, py_value: Any, produced_ir_value: Value, info: InputInfo
     ) -> None:
         """Write a store of a variable, which `move_stores` moves to the end."""
-        type_ = self._attribute(py_value).type
+        type_ = builtin_tensor_type(produced_ir_value.type)
         stored = value("torch_c.to_builtin_tensor", [produced_ir_value], type_)
         self._stores.append(variables.store(self._variable(py_value, info), stored))
 
@@ -196,7 +207,7 @@ class _Tensors(FxImporterHooks):  # type: ignore[misc]
                 name += "_"
             self._variables[key] = name
             with ir.InsertionPoint.at_block_begin(self._module.body):
-                variables.define(name, self._attribute(tensor))
+                variables.define(name, _elements_of(tensor, signless=True))
         return self._variables[key]
 
     def _attribute(self, tensor: torch.Tensor) -> ir.DenseElementsAttr:

@@ -30,6 +30,7 @@ from ...errors import Remark, UnsupportedError
 from ..base import UNCHANGED, ModulePass, named, producer_named, walk
 from .constant_arithmetic import fold_constant_arithmetic
 from .constant_unpacking import fold_constant_unpacking
+from .dynamic_shapes import write_broadcasts, write_shapes
 from .integer_convolutions import narrow_convolutions
 from .negative_indices import normalize_indices
 from .negative_scalars import write_negative_scalars
@@ -49,9 +50,6 @@ _PIPELINES = (
     "torch-func-backend-type-conversion-for-stablehlo",
     "canonicalize",
     "func.func(torch-finalizing-backend-type-conversion-for-stablehlo)",
-    "func.func(stablehlo-canonicalize-dynamism)",
-    "canonicalize",
-    "func.func(shape-legalize-to-stablehlo)",
     "func.func(stablehlo-canonicalize-dynamism)",
     "canonicalize",
 )
@@ -144,6 +142,10 @@ class LegalizeTorch(ModulePass):
             message = f"torch-mlir's '{text}' failed"
             with translate_errors(UnsupportedError, message, reword=_reworded):
                 manager.run(module)
+            if "convert-torch-to-stablehlo" in text:
+                write_broadcasts(module)
+            elif "chlo-legalize" in text:
+                write_shapes(module)
         for op in module.regions[0].blocks[0].operations:
             if _IMPORT_ATTRIBUTE in op.attributes:
                 del op.attributes[_IMPORT_ATTRIBUTE]
