@@ -22,8 +22,8 @@ MODULES = {
 }
 ORDER = re.findall(r"\w+", """
     errors core isolation iree_hooks numerics signature dialects emit kernels transforms layouts
-    formats weights importers compiler batch runtime interpreter ops torch models comparison
-    conformance commands cli __main__
+    formats weights importers compiler batch runtime interpreter ops torch models calibration
+    comparison conformance commands cli __main__
 """)  # fmt: skip
 """The packages and modules of `subquant`: each imports only those before it, and itself."""
 

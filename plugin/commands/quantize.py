@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
+from ..calibration.layer import Calibration
 from ..errors import counted
 from ..weights.quantizing import WeightQuantization, quantize_weights
 from ..weights.sources import check_output, default_output, open_with_tokenizer
 from .console import say, show_progress
-from .shared_options import archive_option, json_option, options_of, plot_option
+from .language_model import read_text
+from .shared_options import archive_option, json_option, options_of, plot_option, pop_values
 
 
 @click.command("quantize")
@@ -24,37 +26,61 @@ from .shared_options import archive_option, json_option, options_of, plot_option
     block_size={"type": click.IntRange(min=1)},
 )
 @click.option("--select", default="", metavar="REGEX", help="Only tensors whose name matches.")
+@click.option(
+    "--calibrate",
+    "text",
+    metavar="TEXT",
+    help="Quantize a language model's layers by their inputs for the tokens of a UTF-8 text; "
+    "- reads it from standard input.",
+)
+@options_of(Calibration)
 @plot_option("errors")
 @json_option("the errors")
 def command(
-    source: str, output: str | None, select: str, plot: str | None, as_json: bool, **options: Any
+    source: str,
+    output: str | None,
+    select: str,
+    text: str | None,
+    plot: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Quantize the float weights of SOURCE and write them as IREE parameters.
 
     SOURCE is any source of subquant import. Tensors of rank 2 or more are rounded to nearest;
     others are copied. A table lists the quantization error of each tensor.
 
+    With --calibrate, SOURCE is a language model, and the integers of the linear layers of its
+    blocks are chosen by GPTQ, so that the layers' outputs change least for the tokens of a text.
+
     \b
     subquant quantize checkpoint/ --bits 4 --scales mse -o model.irpa
+    subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o model.irpa
     subquant generate --model model.irpa --prompt "The sea is"
     subquant quantize model.irpa --granularity axis --select attn --plot errors.svg
     """
     from rich.console import Console
 
+    from ..calibration.language_model import calibrated
     from . import plots
 
-    quantization = WeightQuantization(**options)
-    output = default_output(source, f"-q{quantization.bits}.irpa") if output is None else output
+    calibration = Calibration(**pop_values(Calibration, options))
+    how = WeightQuantization(**options)
+    output = default_output(source, f"-q{how.bits}.irpa") if output is None else output
     check_output(source, output)
     if plot is not None:
         plots.check_plot(plot)
     with show_progress(f"quantize {source}") as progress:
-        dataset, errors = quantize_weights(
-            open_with_tokenizer(source),
-            quantization,
-            select,
-            on_tensor=lambda number, count, name: progress(f"{number + 1} of {count}: {name}"),
-        )
+
+        def on_tensor(number: int, count: int, name: str) -> None:
+            progress(f"{number + 1} of {count}: {name}")
+
+        if text is None:
+            dataset, errors = quantize_weights(open_with_tokenizer(source), how, select, on_tensor)
+        else:
+            dataset, errors = calibrated(
+                source, read_text(text), how, calibration, select, on_tensor
+            )
         dataset.save(output)
     if plot is not None:
         plots.write_plot(plot, lambda: plots.errors_figure(errors))

@@ -42,6 +42,9 @@ from .rotary_embedding import Rotation
 Weights = Callable[[str], Any]
 """Tree of tensors, or a function from a name to a subtree: ``weights("blk.0")``."""
 
+ObserveInput = Callable[[str, AnyArray], None]
+"""Function that sees a linear layer's name in its block, and its input ``[T, K]``."""
+
 
 _ONE, _EXPONENT, _HALF_MANTISSA = 0x3F800000, 0x7F800000, 0x400000
 """Bits of f32: 1, the exponent, and what rounds to the nearer power of 2 when it is added."""
@@ -118,23 +121,62 @@ def run_blocks(
         position: the position of the first token, a scalar integer.
         caches: the cache of each block; the tokens must fit.
     """
+    tables = block_tables(configuration, weights, position, x.shape[0])
+    written = []
+    for number, cache in enumerate(caches):
+        x, cache = run_block(
+            configuration, weights(f"blk.{number}"), number, tables, x, position, cache
+        )
+        written.append(cache)
+    return x, written
+
+
+class BlockTables(NamedTuple):
+    """Rotary tables of blocks that attend to all tokens, and of blocks with a window."""
+
+    full: RotaryTables
+    window: RotaryTables
+
+
+def block_tables(
+    configuration: Configuration, weights: Weights, position: AnyArray, count: int
+) -> BlockTables:
+    """Return the rotary tables of `count` tokens from `position` on."""
     factors = None
     if configuration.rotation.has_factors:
         factors = weights("rope_freqs").tensor("weight").array
-    tables = rotary_tables(configuration.rotation, position, x.shape[0], factors)
-    window_tables = tables
-    if configuration.window:
-        window_tables = rotary_tables(configuration.window_rotation, position, x.shape[0])
-    written = []
-    for number, cache in enumerate(caches):
-        has_window = configuration.has_window(number)
-        is_rotated = number not in configuration.unrotated_blocks
-        theta, experts = weights(f"blk.{number}"), configuration.experts
-        mixes = experts is not None and number in experts.blocks
-        block = _Block(configuration, theta, has_window, is_rotated, experts if mixes else None)
-        x, cache = block(x, position, window_tables if has_window else tables, cache)
-        written.append(cache)
-    return x, written
+    full = rotary_tables(configuration.rotation, position, count, factors)
+    if not configuration.window:
+        return BlockTables(full, full)
+    return BlockTables(full, rotary_tables(configuration.window_rotation, position, count))
+
+
+def run_block(
+    configuration: Configuration,
+    theta: Any,
+    number: int,
+    tables: BlockTables,
+    x: AnyArray,
+    position: AnyArray,
+    cache: Cache,
+    observe: ObserveInput | None = None,
+) -> tuple[AnyArray, Cache]:
+    """Run one block on ``[T, width]``; return its result, and the updated cache.
+
+    Args:
+        theta: the block's tensors.
+        number: the block's number.
+        position: as in `run_blocks`.
+        observe: called with the name and the input of each linear layer, experts' excepted.
+    """
+    has_window = configuration.has_window(number)
+    is_rotated = number not in configuration.unrotated_blocks
+    experts = configuration.experts
+    mixes = experts is not None and number in experts.blocks
+    block = _Block(
+        configuration, theta, has_window, is_rotated, experts if mixes else None, observe
+    )
+    return block(x, position, tables.window if has_window else tables.full, cache)
 
 
 class _Block:
@@ -147,8 +189,10 @@ class _Block:
         has_window: bool,
         is_rotated: bool,
         experts: Experts | None = None,
+        observe: ObserveInput | None = None,
     ) -> None:
         self.configuration = configuration
+        self.observe = observe
         self.theta = theta
         self.is_rotated = is_rotated
         self.experts = experts
@@ -170,6 +214,8 @@ class _Block:
         return self._norm(name, x) if self.configuration.structure.post_norms else x
 
     def _linear(self, name: str, x: AnyArray) -> AnyArray:
+        if self.observe is not None:
+            self.observe(name, x)
         return project(self.configuration, self.theta(name), x)
 
     def _feed_forward(self, x: AnyArray) -> AnyArray:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +41,8 @@ __all__ = [
     "CLIPPINGS",
     "LayerError",
     "WeightQuantization",
+    "block_layout",
+    "chosen",
     "layer_error",
     "quantize_array",
     "quantize_weights",
@@ -102,6 +104,8 @@ class LayerError:
         bits_per_element: with scales and zero points.
         relative_error: root mean square error, divided by the root mean square of the values.
         greatest_error: the greatest magnitude of an error.
+        output_error: root mean square error of the layer's outputs for calibration tokens, divided
+            by the root mean square of the outputs; None without calibration.
     """
 
     name: str
@@ -109,6 +113,7 @@ class LayerError:
     bits_per_element: float
     relative_error: float
     greatest_error: float
+    output_error: float | None = None
 
     @property
     def signal_to_noise(self) -> float:
@@ -136,24 +141,13 @@ def quantize_weights(
         UsageError: `select` is no regular expression or matches no tensor that can be quantized, or
             a tensor has no such axis or blocks.
     """
-    try:
-        pattern = re.compile(select)
-    except re.error as error:
-        raise UsageError(f"'{select}' is no regular expression: {error}") from None
     tensors = dataset.theta.flatten()
-    chosen = [
-        name for name, tensor in tensors.items() if _is_weight(tensor) and pattern.search(name)
-    ]
-    if not chosen:
-        raise UsageError(
-            f"no float tensor of two axes or more has a name that matches '{select}'; "
-            "see subquant inspect"
-        )
+    names = chosen([name for name, tensor in tensors.items() if _is_weight(tensor)], select)
     result: dict[str, InferenceTensor] = dict(tensors)
     errors = []
-    for number, name in enumerate(chosen):
+    for number, name in enumerate(names):
         if on_tensor is not None:
-            on_tensor(number, len(chosen), name)
+            on_tensor(number, len(names), name)
         tensor = tensors[name]
         assert isinstance(tensor, PrimitiveTensor)  # _is_weight
         needed, memory = _BYTES_OF_ELEMENT * math.prod(tensor.shape), machine_memory()
@@ -172,6 +166,25 @@ def quantize_weights(
         errors.append(layer_error(quantized, tensor.array))
         result[name] = quantized
     return Dataset(dataset.properties, Theta(result)), errors
+
+
+def chosen(names: Sequence[str], select: str) -> list[str]:
+    """Return the names in which a regular expression has a match.
+
+    Raises:
+        UsageError: it is no regular expression, or matches no name.
+    """
+    try:
+        pattern = re.compile(select)
+    except re.error as error:
+        raise UsageError(f"'{select}' is no regular expression: {error}") from None
+    result = [name for name in names if pattern.search(name)]
+    if not result:
+        raise UsageError(
+            f"no float tensor of two axes or more has a name that matches '{select}'; "
+            "see subquant inspect"
+        )
+    return result
 
 
 def _is_weight(tensor: InferenceTensor) -> bool:
@@ -221,7 +234,9 @@ def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:
     )
     stored = quantize(groups, parameters)
     if how.granularity == "block":
-        return _block_scaled(stored, scales, zero_points, shape, how)
+        grid = (*shape[:-1], shape[-1] // how.block_size)
+        zeros = zero_points.reshape(grid).astype(stored.dtype) if how.asymmetric else None
+        return block_layout(stored.reshape(shape), scales.reshape(grid), zeros, how.storage)
     moved = stored.reshape((shape[axis], *shape[:axis], *shape[axis + 1 :]))
     planes = {"d": scales.reshape(spread), "qs": np.ascontiguousarray(np.moveaxis(moved, 0, axis))}
     if zero_points.any():
@@ -229,25 +244,28 @@ def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:
     return TensorScaledLayout(shape, planes)
 
 
-def _block_scaled(
-    q: Array, d: Array, z: Array, shape: tuple[int, ...], how: WeightQuantization
+def block_layout(
+    integers: Array, scales: Array, zero_points: Array | None, storage: StorageType
 ) -> QuantizedLayout:
-    grid = (*shape[:-1], shape[-1] // how.block_size)
-    if how.asymmetric:
-        return BlockAffineLayout.of(
-            q.reshape(shape),
-            d.reshape(grid),
-            z.reshape(grid).astype(np.int32),
-            [1] * (len(shape) - 1) + [how.block_size],
-            how.storage,
-        )
-    blocks, scales = q.reshape((*grid, how.block_size)), d.reshape((*grid, 1))
-    if how.bits == 4 and how.block_size % 2 == 0:
+    """Return the layout of blocks along the last axis, packed where bytes hold whole elements.
+
+    Args:
+        integers: storage values ``[..., K]`` of the type's dtype.
+        scales: ``[..., K / B]``, of a floating-point type.
+        zero_points: integers like `scales`, or None for symmetric quantization.
+    """
+    shape, grid = integers.shape, scales.shape
+    size = shape[-1] // grid[-1]
+    if zero_points is not None:
+        block = [1] * (len(shape) - 1) + [size]
+        return BlockAffineLayout.of(integers, scales, zero_points, block, storage)
+    blocks, scales = integers.reshape((*grid, size)), scales[..., None]
+    if storage.width == 4 and size % 2 == 0:
         packed = pack_bits(blocks.view(np.uint8) & 15, 4)
         return BlockScaledI4Layout(shape, {"d": scales, "qs": packed}, {"signed": True})
-    if how.bits in (2, 3, 5, 6) and how.block_size % 8 == 0:
-        planes = BlockScaledPackedLayout.pack(blocks, how.bits, signed=True)
-        few = {"bits": how.bits, "signed": True}
+    if storage.width in (2, 3, 5, 6) and size % 8 == 0:
+        planes = BlockScaledPackedLayout.pack(blocks, storage.width, signed=True)
+        few = {"bits": storage.width, "signed": True}
         return BlockScaledPackedLayout(shape, {"d": scales, **planes}, few)
     return BlockScaledLayout(shape, {"d": scales, "qs": blocks})
 

@@ -87,11 +87,16 @@ def open_with_tokenizer(path: str | os.PathLike[str]) -> Dataset:
         InputError, UnsupportedError: as `open_weights`.
     """
     dataset = open_weights(path)
+    add_tokenizer(dataset, path)
+    return dataset
+
+
+def add_tokenizer(dataset: Dataset, path: str | os.PathLike[str]) -> None:
+    """Make the files of a checkpoint that turn text into tokens a property of its weights."""
     if os.path.isdir(path):
         texts = TokenizerFiles(Path(path)).all_texts()
         if texts:
             dataset.properties[PROPERTY] = texts
-    return dataset
 
 
 def _dataset(

@@ -1,0 +1,1 @@
+"""Calibrated quantization of language models: GPTQ, and rounding weighted by inputs."""

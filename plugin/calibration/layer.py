@@ -1,0 +1,75 @@
+"""Quantization of one linear layer by the second moments of its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..core.option_fields import check_choices, option
+from ..errors import UsageError
+from ..layouts import QuantizedLayout
+from ..numerics.element_types import Array
+from ..numerics.parameters import StorageType
+from ..weights.quantizing import WeightQuantization, block_layout
+from .gptq import damped, gptq, refit_scales
+from .grids import fit_grid
+
+_REFITS = 2
+"""Rounds of GPTQ, each followed by scales that fit its integers."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Quantization of a language model's layers by calibration tokens, beside `WeightQuantization`.
+
+    Raises:
+        UsageError: an unknown method, or no tokens.
+    """
+
+    method: Literal["gptq", "imatrix"] = option(
+        "gptq",
+        "With --calibrate: integers by GPTQ, or to nearest with scales weighted by the inputs' "
+        "squares.",
+    )
+    calibration_tokens: int = option(4096, "With --calibrate: tokens of the text to use.")
+    requantize: bool = option(
+        False, "With --calibrate: dequantize layers that are quantized already, and quantize them."
+    )
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if self.calibration_tokens < 1:
+            raise UsageError(
+                f"--calibration-tokens must be 1 or more, got {self.calibration_tokens}"
+            )
+
+
+def quantize_layer(
+    weight: Array,
+    moments: Array,
+    tokens: int,
+    how: WeightQuantization,
+    method: Literal["gptq", "imatrix"] = "gptq",
+) -> tuple[QuantizedLayout, Array]:
+    """Quantize a weight ``[N, K]``, float32; return its layout, and its values in floats.
+
+    Args:
+        moments: the sum of ``X^T X`` of the inputs ``X [tokens, K]``, float32.
+
+    Raises:
+        UsageError: blocks do not divide ``K``.
+    """
+    storage = StorageType(how.bits, not how.asymmetric)
+    grid = fit_grid(weight, how.block_size, storage, np.diag(moments))
+    if method == "gptq":
+        stable = damped(moments, tokens)
+        for _ in range(_REFITS):
+            integers = gptq(weight, stable, grid)
+            grid = refit_scales(weight, stable, grid, integers)
+    else:
+        integers = grid.round(weight)
+    zeros = grid.zero_points.astype(storage.dtype) if how.asymmetric else None
+    stored, scales = integers.astype(storage.dtype), grid.scales.astype(np.float16)
+    return block_layout(stored, scales, zeros, storage), grid.dequantize(integers)
