@@ -134,7 +134,8 @@ def as_scales(scales: Array) -> Array:
 
 
 def _round(values: Array, scales: Array, zeros: Array, storage: StorageType) -> Array:
-    return np.clip(np.rint(values / scales) + zeros, storage.minimum, storage.maximum)
+    nearest: Array = np.clip(np.rint(values / scales) + zeros, storage.minimum, storage.maximum)
+    return nearest
 
 
 def _blocks_of(array: Array, block_size: int) -> Array:
