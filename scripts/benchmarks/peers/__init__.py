@@ -8,6 +8,7 @@ Flags of a module:
 
 * ``HAS_VULKAN``: it computes cases of the target ``vulkan``.
 * ``HAS_LANGUAGE_MODELS``: it computes these, or is a ceiling of them.
+* ``HAS_MODULES``: it computes modules of PyTorch.
 * ``HAS_TARGET_CPU``: it compiles for the ``target_cpu`` of a case, which may be another CPU than
   this machine's.
 """

@@ -3,19 +3,30 @@
 Activations of 8 bits are unsigned here, which is its faster way: the same values, 128 higher. Where
 a CPU has no dot products of bytes, it adds pairs of products in 16 bits then, which saturate: the
 module `onnxruntime_exact` beside this one has weights that are unsigned, too, which it widens.
+
+A module of PyTorch has MatMul and Add for a linear layer. ONNX Runtime makes a Gemm of both first,
+which it multiplies as floats, with weights that are dequantized in each call, if no quantization
+follows. So sessions with and without that step are timed, and the faster one is the peer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnxruntime
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from subquant.runtime.timing import Times, time_calls
+
 from ..blocks import planes_of
 from . import Array, Case, Unsupported
 
+HAS_MODULES = True
+_ORDERS_OF_FUSION = {"Gemm": (), "MatMulIntegerToFloat": ("MatMulAddFusion",)}
+"""What a linear layer becomes, and the optimizers that are disabled for it."""
+_TRIAL_SECONDS = 0.2
 _TYPES = {
     "float32": TensorProto.FLOAT,
     "uint8": TensorProto.UINT8,
@@ -42,6 +53,7 @@ class Sessions:
         notes: dict[str, Any],
         *,
         is_exact: bool = False,
+        disabled_optimizers: Sequence[str] = (),
     ) -> None:
         options = onnxruntime.SessionOptions()
         if is_exact:  # it makes the weights of a network unsigned itself
@@ -52,7 +64,10 @@ class Sessions:
         self._sessions = []
         for _ in range(copies):
             session = onnxruntime.InferenceSession(
-                model, options, providers=["CPUExecutionProvider"]
+                model,
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=list(disabled_optimizers),
             )
             binding = session.io_binding()
             operand, result = map(onnxruntime.OrtValue.ortvalue_from_numpy, (x, y))
@@ -105,6 +120,8 @@ def prepare(
         result = np.zeros((1, 1000), np.float32)
         model = arrays["model"].tobytes()
         return Sessions(model, arrays["x"], result, threads, copies, {}, is_exact=is_exact)
+    if case["kind"] == "module":
+        return _module(case, arrays, threads, is_exact=is_exact)
     if case["kind"] == "block matmul":
         node, x, constants, y = _block_matmul(case, arrays)
     elif case["kind"] in ("int8 matmul", "int8 convolution"):
@@ -115,6 +132,25 @@ def prepare(
     if case["kind"] == "block matmul":
         notes["activations"] = {"block": 32, "steps": 254}
     return Sessions(_model(node, x, constants, y), x, y, threads, copies, notes)
+
+
+def _module(case: Case, arrays: dict[str, Array], threads: int, *, is_exact: bool) -> Sessions:
+    """Return the faster of the ways to fuse linear layers."""
+    model, y = arrays["onnx"].tobytes(), np.zeros(case["result"], np.float32)
+    sessions = [
+        Sessions(
+            model, arrays["x"], y, threads, 1, {"path": path}, is_exact=is_exact,
+            disabled_optimizers=disabled,
+        )
+        for path, disabled in _ORDERS_OF_FUSION.items()
+    ]  # fmt: skip
+
+    def median(each: Sessions) -> float:
+        return Times.of(
+            time_calls(lambda _: each.call(0), seconds=_TRIAL_SECONDS, warm_up=1)
+        ).median
+
+    return min(sessions, key=median)
 
 
 def _block_matmul(

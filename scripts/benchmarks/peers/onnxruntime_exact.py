@@ -12,7 +12,8 @@ from ..hidden import HIDDEN
 from . import DOT_PRODUCTS, HOST, Array, Case, Unsupported, features_of
 from . import onnxruntime as faster
 
-_OF_BYTES = ("int8 matmul", "int8 convolution", "network")
+HAS_MODULES = True
+_OF_BYTES = ("int8 matmul", "int8 convolution", "module", "network")
 
 
 def describe() -> dict[str, str]:

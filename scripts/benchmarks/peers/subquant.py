@@ -26,7 +26,7 @@ from subquant.runtime import BoundCall, Device, Executable
 from ..programs import quantized_integers
 from . import HOST, Array, Case, Prepared, Unsupported, target_cpu
 
-HAS_VULKAN = HAS_LANGUAGE_MODELS = HAS_TARGET_CPU = True
+HAS_VULKAN = HAS_LANGUAGE_MODELS = HAS_MODULES = HAS_TARGET_CPU = True
 
 
 def describe() -> dict[str, str]:
@@ -128,7 +128,7 @@ def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> 
         # LiteRT quantizes the activations of weight-only operators, too.
         options = CompileOptions(target_cpu=cpu, activations="int8")
         return Executables(Path(case["file"]), options, x, threads, copies)
-    if case["kind"] == "network":
+    if case["kind"] in ("module", "network"):
         options = CompileOptions(target_cpu=cpu)
         return Executables(arrays["model"].tobytes(), options, x, threads, copies)
     if case["kind"] != "block matmul":
