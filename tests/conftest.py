@@ -28,8 +28,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import devices
+import unverified_session
 from command_line import MODEL, succeed
 from programs import LONG
+from subquant.compiler import iree_driver
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import EnvironmentProblem
@@ -161,6 +163,21 @@ def pytest_report_header() -> str:
     if LONG:
         return "suite: long"
     return "suite: short; scripts/test --long has all cases, and draws more examples"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_verification() -> Iterator[None]:
+    """Compile without IREE's verification between its passes; the long suite compiles with it."""
+    session_command = iree_driver.session_command
+
+    def unverified_command() -> list[str]:
+        python, no_site, _, packages = session_command()
+        return [python, no_site, unverified_session.__file__, packages]
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not LONG and hasattr(os, "memfd_create"):
+            patch.setattr(iree_driver, "session_command", unverified_command)
+        yield
 
 
 _LARGE = open_device._MIN_BYTES_TO_LEND

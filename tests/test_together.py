@@ -13,9 +13,14 @@ import pytest
 import conftest
 import devices
 import programs
+import unverified_session
+from programs import PRODUCT, one_operation
+from subquant.compiler import iree_driver
+from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 from subquant.errors import SubquantError
+from subquant.iree_hooks import session
 from subquant.runtime import Device
 from together import Together
 
@@ -143,6 +148,19 @@ def test_a_share_of_names_keeps_their_order(monkeypatch: pytest.MonkeyPatch) -> 
         actual = programs.share_of(names, 3)
         assert len(actual) == count
         assert actual == sorted(actual, key=int)
+
+
+def test_verification_changes_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code without IREE's verification, as the short suite compiles, and with it."""
+    monkeypatch.setenv("SUBQUANT_CACHE", "off")
+    python, no_site, _, packages = iree_driver.session_command()
+    program = one_operation(PRODUCT, ["8x64xi8", "64x96xi8"], "8x96xi32")
+    codes = []
+    for path in (unverified_session.__file__, session.__file__):
+        command = [python, no_site, path, packages]
+        monkeypatch.setattr(iree_driver, "session_command", lambda command=command: command)
+        codes.append(compile_to_bytes(program))
+    assert codes[0] == codes[1]
 
 
 @pytest.mark.parametrize(("expression", "is_found"), [("device", True), ("not device", False)])
