@@ -11,9 +11,11 @@ from devices import ON_DEVICES
 from instruction_sets import EVERY
 from linalg_programs import PROGRAMS, LinalgProgram
 from programs import run_passes
+from subquant.compiler import mlir_client
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.dialects.dense import dense_of_array
+from subquant.errors import ParseError
 from subquant.runtime import Device
 from together import Together
 
@@ -83,3 +85,33 @@ def compiled_for(kernels: str) -> Together:
 @pytest.mark.parametrize("kernels", EVERY)
 def test_every_instruction_set_has_the_same_result(name: str, kernels: str, cpu: Device) -> None:
     check(f"{name}{CONSTANT}", compiled_for(kernels), cpu)
+
+
+def test_a_global_is_the_weight() -> None:
+    """A parameter, in the generic form of IREE's operations, stays packed."""
+    name = "matmul with indexing maps"
+    program = PROGRAMS[name]
+    attributes = (
+        'sym_name = "w", sym_visibility = "private", type = tensor<128x4x32xi4>, '
+        'initial_value = #flow.parameter.named<"model"::"w"> : tensor<128x4x32xi4>'
+    )
+    text = f'"util.global"() {{{attributes}}} : () -> ()\n' + program.text({"w": "W"}).replace(
+        "arith.constant W", '"util.global.load"() {global = @w} : () -> tensor<128x4x32xi4>'
+    )
+    module, _ = run_passes(text, f"{PASSES},fuse-block-contractions")
+    assert "type = tensor<128x4x16xi8>" in str(module)
+    assert "subquant.block_contraction" in str(module)
+    assert "plane_bits = array<i64: 4>" in str(module)
+
+
+def test_inspect_reads_int4_in_groups_of_32_as_5_bits() -> None:
+    [weight] = mlir_client.inspect(VARIANTS[f"matmul with indexing maps{CONSTANT}"])
+    assert weight.bits_per_element == 5.0
+
+
+def test_an_operation_that_newer_mlir_lacks_is_explained() -> None:
+    program = PROGRAMS["a named operation converts"]
+    text = program.text({}).replace("linalg.matmul", "linalg.matmul_transpose_b")
+    with pytest.raises(ParseError) as info:
+        run_passes(text, PASSES)
+    assert "with indexing_maps" in str(info.value.notes)

@@ -32,8 +32,16 @@ HINTS = (
         "subquant.qcast, subquant.dcast and subquant.scast accept scales without the dimensions "
         "of size 1",
     ),
+    *(
+        (
+            f"matmul_transpose_{side}' is unknown",
+            "newer MLIR writes it as linalg.matmul or linalg.batch_matmul with indexing_maps, "
+            "whose map of this operand has its last two axes exchanged",
+        )
+        for side in "ab"
+    ),
 )
-"""Parts of upstream's messages, and hints about `subquant` operations that accept the type."""
+"""Parts of upstream's messages, and hints."""
 
 _BLOCKS = re.compile(r"dimension size \d+ of scales tensor at axis (\d+) should match .* = (\d+)")
 _CHANNELS = "quantized dimension size does not match number of scales"

@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...core._mlir import Operation, Value, ir, operation_names
+from ...core._mlir import Operation, Value, ir
 from ...emit.operation import erase_unused, is_used, mlir_type, recorded
 from ...errors import Remark
 from ...numerics.element_types import I32
@@ -56,7 +56,24 @@ from .linalg_loops import Untranslatable, elementwise
 from .linalg_values import LinalgTranslator, is_dequantized
 from .tensor_views import VIEWS
 
-_IN_BODIES = {"linalg.index", "linalg.yield"}
+_ELEMENTWISE = ("linalg.generic", "linalg.map")
+_OPERATIONS = (
+    *_ELEMENTWISE,
+    *("linalg.contract", "linalg.dot", "linalg.matmul", "linalg.matvec", "linalg.vecmat"),
+    *("linalg.mmt4d", "linalg.batch_mmt4d", "linalg.batch_matmul", "linalg.batch_reduce_matmul"),
+    *("linalg.batch_matvec", "linalg.batch_vecmat", "linalg.quantized_matmul"),
+    *("linalg.quantized_batch_matmul", "linalg.conv_1d_ncw_fcw", "linalg.conv_1d_nwc_wcf"),
+    *(
+        f"linalg.{name}{suffix}"
+        for name in (
+            *("conv_2d_nchw_fchw", "conv_2d_nhwc_fhwc", "conv_2d_nhwc_hwcf"),
+            *("conv_2d_ngchw_gfchw", "conv_2d_nhwgc_gfhwc", "conv_3d_ndhwc_dhwcf"),
+            *("depthwise_conv_2d_nhwc_hwc", "depthwise_conv_2d_nhwc_hwcm"),
+        )
+        for suffix in ("", "_q")
+    ),
+)
+"""Operations whose bodies may contract."""
 _ERASED = ("linalg", "tensor", "arith", "flow")
 """Dialects of the producers that a raised contraction leaves without a use."""
 
@@ -74,8 +91,7 @@ class RaiseLinalg(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Raise in `module`; never fails."""
-        names = {f"linalg.{name}" for name in operation_names("linalg")} - _IN_BODIES
-        contractions = [LinalgContraction.of(op) for op in named(module, names)]
+        contractions = [LinalgContraction.of(op) for op in named(module, _OPERATIONS)]
         remarks: list[Remark] = []
         is_changed, visited = False, set[Operation]()
         for contraction in filter(None, contractions):
@@ -96,7 +112,7 @@ class RaiseLinalg(ModulePass):
                     each.erase()
         if not self.explain:
             return () if is_changed else UNCHANGED
-        remarks += _unread(op for op in named(module, names) if op not in visited)
+        remarks += _unread(op for op in named(module, _ELEMENTWISE) if op not in visited)
         return remarks if is_changed or remarks else UNCHANGED
 
 
