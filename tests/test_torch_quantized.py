@@ -307,7 +307,7 @@ def pt2e(
 
 @pytest.mark.parametrize("is_per_channel", [False, True])
 @pytest.mark.parametrize(("module", "shape"), [(Mlp, (4, 256)), (Images, (2, 3, 16, 16))])
-def test_pt2e_is_equal_but_at_ties_and_uses_kernels(
+def test_pt2e_uses_kernels(
     module: type[nn.Module], shape: tuple[int, ...], is_per_channel: bool
 ) -> None:
     torch.manual_seed(0)
@@ -316,14 +316,8 @@ def test_pt2e_is_equal_but_at_ties_and_uses_kernels(
     compiled, remarks = remarks_of(converted, x)
     assert len(remarks) == (2 if module is Mlp else 4)
     assert all("is computed by a kernel" in remark for remark in remarks)
-    result, expected = compiled(x), converted(x)
-    if module is Mlp:
-        assert torch.equal(result, expected)
-        return
-    # A tie of an early layer may change results of the last one by a step.
-    step = torch.diff(torch.unique(expected)).min()
-    assert (result - expected).abs().max() <= 1.01 * step
-    assert (result == expected).float().mean() >= 0.75
+    if module is Mlp:  # the others are compared in test_torch_ties.py
+        assert torch.equal(compiled(x), converted(x))
 
 
 @pytest.mark.parametrize("options", [{}, {"is_per_channel": True}, {"is_dynamic": True}])

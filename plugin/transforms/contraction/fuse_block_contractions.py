@@ -18,8 +18,9 @@ After::
            {indexing_maps = [(m, n, k) -> (m, k), (m, n, k) -> (k, n), (m, n, k) -> (m, n)], ...}
          : (tensor<4x64xf32>, tensor<64x8xi4>, tensor<2x1xf32>, tensor<2x1xi4>) -> tensor<4x8xf32>
 
-Left alone, for the lowering of the cast: ragged or dynamic blocks, blocks or packed integers along
-a window, groups, dilated inputs and reversed windows. With ``explain=true`` each contraction of a
+Left alone, for the lowering of the cast: activations that the program rounds itself, ragged or
+dynamic blocks, blocks or packed integers along a window, groups, dilated inputs and reversed
+windows. With ``explain=true`` each contraction of a
 dequantized weight that is left alone is reported with its place and the reason.
 """
 
@@ -46,7 +47,7 @@ from ...emit import subquant as emit_subquant
 from ...emit.operation import erase_unused
 from ...errors import Remark
 from ...numerics.element_types import Array
-from ..base import UNCHANGED, ModulePass, NoMatch, named, producer_named, producer_of
+from ..base import UNCHANGED, ModulePass, NoMatch, named, producer_named, producer_of, value_before
 from ..quantization.math.contraction import CONTRACTIONS
 from ..quantization.math.operands import check_scales
 
@@ -54,6 +55,7 @@ _CASTS = ("quant.dcast", "subquant.dcast")
 _DEQUANTIZING = (*_CASTS, "subquant.dequantize")
 _CONVERT = "stablehlo.convert"
 _TRANSPOSE = "stablehlo.transpose"
+_MOVEMENTS = (_TRANSPOSE, "stablehlo.bitcast_convert", "stablehlo.reshape", "stablehlo.slice")
 _ERASED = (UNPACK, "quant.scast", "subquant.scast")
 
 
@@ -75,6 +77,7 @@ class FuseBlockContractions(ModulePass):
         is_changed = False
         for op in named(module, CONTRACTIONS):
             casts = [_dequantizing(operand) for operand in op.operands]
+            casts = [None if cast and _is_rounded(cast) else cast for cast in casts]
             if not any(casts):
                 continue
             with ir.InsertionPoint(op), op.location:
@@ -97,6 +100,16 @@ def _dequantizing(operand: Value) -> Operation | None:
     if op is not None and (op.name == _TRANSPOSE or _widens(op)):
         return op if _dequantizing(op.operands[0]) else None
     return op if op is not None and op.name in _DEQUANTIZING else None
+
+
+def _is_rounded(cast: Operation) -> bool:
+    """Return True if a cast dequantizes activations, which the program has rounded just before."""
+    while cast.name not in _DEQUANTIZING:
+        cast = cast.operands[0].owner.operation
+    rounding = producer_of(value_before(cast.operands[0], *_MOVEMENTS))
+    if rounding is None or rounding.name not in (_CONVERT, "quant.qcast"):
+        return False
+    return isinstance(rounding.operands[0].type.element_type, ir.FloatType)
 
 
 def _was_for_cast(op: Operation) -> bool:
