@@ -93,6 +93,7 @@ def test_chosen_matrices_of_every_block_type(
 
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (1, 8), (3, 1), (3, 8), (2, 40)])
 @pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.share(2)
 def test_numbers_of_batches_and_rows(
     kernels: str, count: int, rows: int, cpu: Device, tmp_path: Path
 ) -> None:

@@ -262,8 +262,9 @@ def test_tokens_are_grouped_by_experts(kind: str) -> None:
     check_mixture(theta, values, is_grouped=True)
 
 
-@pytest.mark.parametrize("kind", ["f32", "FP8 E4M3FNUZ"] if LONG else ["FP8 E4M3FNUZ"])
+@pytest.mark.parametrize("kind", ["f32", "FP8 E4M3FNUZ"])
 def test_tokens_without_kernels_are_computed_one_by_one(kind: str) -> None:
+    """The short suite computes the numbers in NumPy: IREE compiles the loop for ten seconds."""
     theta, values = mixture(OTHERS[kind])
     check_mixture(theta, values, is_grouped=False)
 
@@ -280,7 +281,8 @@ def check_mixture(theta: Theta, values: dict[str, Array], *, is_grouped: bool) -
     assert main.count("entry_points = [@block_product") == (3 if is_grouped else 0)
     assert ("scf.for" in main) == (not is_grouped)
     expected = mixed(values, x)
-    errors = np.abs(compiled(function, x).main(x) - expected).max(-1) / np.abs(expected).max(-1)
+    actual = compiled(function, x).main(x) if is_grouped or LONG else function(x)
+    errors = np.abs(actual - expected).max(-1) / np.abs(expected).max(-1)
     assert errors.max() < 1e-5
 
 

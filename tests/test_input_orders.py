@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from checkpoint_folders import FOLDERS
 from checkpoints import expected, numpy_logits, relative_error
 from packed_checkpoints import GPTQ, packed_layer, packed_tensor
+from programs import LONG
 from subquant.cli import main
 from subquant.errors import InputError
 from subquant.formats.irpa import Archive
@@ -140,5 +141,6 @@ def test_logits_of_a_folder_and_of_an_archive(tmp_path: Path) -> None:
     import_weights(FOLDER, archive)
     for path in (FOLDER, archive):
         assert relative_error(numpy_logits(path, tokens), reference) < 3e-6
-        model = loading.load(path, activations="float", kv_cache="f32", context=32)
-        assert relative_error(model.logits(tokens), reference) < 5e-6
+        if LONG or path == archive:
+            model = loading.load(path, activations="float", kv_cache="f32", context=32)
+            assert relative_error(model.logits(tokens), reference) < 5e-6
