@@ -28,10 +28,10 @@ from subquant.layouts import (
     tensor_from_record,
 )
 from subquant.layouts.activations import stacked
-from subquant.layouts.small_floats import FORMATS
 from subquant.layouts.stacked import stack
 from subquant.numerics.element_types import Array
 from subquant.numerics.parameters import StorageType
+from subquant.numerics.small_floats import FLOAT8_FORMATS
 from subquant.ops import compile_function, embedding_lookup, linear, rms_norm
 from subquant.ops.linear import chosen_linear
 from subquant.ops.registry import operand
@@ -66,7 +66,7 @@ def _float8(form: str, block: list[int], codes: Array | None = None) -> _Case:
     scales = rng(5).uniform(0.5, 2, grid).astype(BF16)
     metadata = {"block_shape": block, "format": form}
     layout = BlockScaledFloat8Layout(codes.shape, {"d": scales, "qs": codes}, metadata)
-    dtype = getattr(ml_dtypes, FORMATS[form].lower().replace("float8", "float8_"))
+    dtype = FLOAT8_FORMATS[form].dtype
     spread = np.kron(scales.astype(np.float32), np.ones(block, np.float32))
     with np.errstate(all="ignore"):
         values = codes.view(dtype).astype(np.float32) * spread[: len(codes), : codes.shape[1]]
@@ -111,7 +111,7 @@ def layouts() -> dict[str, _Case]:
         "8-bit floats in partial blocks": _float8("f8E4M3FN", [5, 24]),
     }
     blocks = {"tensor": [ROWS, COLUMNS], "channel": [1, COLUMNS], "blocks": [4, 32]}
-    for form in FORMATS:
+    for form in FLOAT8_FORMATS:
         for name, block in blocks.items():
             cases[f"{form}, {name}"] = _float8(form, block)
     return cases
@@ -126,7 +126,7 @@ def test_values_are_those_of_the_formula(name: str) -> None:
     np.testing.assert_array_equal(loaded.unpack().dequant(), values)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", FLOAT8_FORMATS)
 def test_every_8_bit_float(form: str) -> None:
     layout, values = _float8(form, [1, 256], np.arange(256)[None])
     np.testing.assert_array_equal(layout.dequant(), values)
@@ -137,7 +137,7 @@ def compiled_cases() -> dict[str, tuple[Callable[..., Any], list[Any]]]:
     """Return functions with their arguments: dequantizations, and products."""
     every, x = np.arange(256)[None], rng(12).normal(size=(3, COLUMNS)).astype(np.float32)
     cases = {name: case[0] for name, case in layouts().items()}
-    cases |= {f"{form}, all codes": _float8(form, [1, 256], every)[0] for form in FORMATS}
+    cases |= {f"{form}, all codes": _float8(form, [1, 256], every)[0] for form in FLOAT8_FORMATS}
     tensors = {name: PlanarQuantizedTensor(layout, "w") for name, layout in cases.items()}
     functions: dict[str, tuple[Callable[..., Any], list[Any]]] = {
         name: (lambda w: operand(w).dequant(), [tensor]) for name, tensor in tensors.items()

@@ -26,8 +26,7 @@ from subquant.layouts import (
     PlanarQuantizedTensor,
 )
 from subquant.layouts.activations import ActivationQuantization
-from subquant.layouts.small_floats import FORMATS
-from subquant.numerics.small_floats import SMALL_FLOATS
+from subquant.numerics.small_floats import FLOAT8_FORMATS
 from subquant.ops import linear
 from subquant.ops.activations import quantize_activations
 from subquant.runtime import Executable
@@ -173,7 +172,7 @@ def float8(form, block, scale_type=np.float32, shape=(100, 256)):
     """A weight of 8-bit floats with all codes but those of NaN and infinities."""
     random = np.random.default_rng(0)
     codes = np.arange(256, dtype=np.uint8)
-    finite = codes[np.isfinite(SMALL_FLOATS[FORMATS[form]].table)]
+    finite = codes[np.isfinite(FLOAT8_FORMATS[form].table)]
     grid = [-(-n // size) for n, size in zip(shape, block, strict=True)]
     planes = {
         "d": random.uniform(0.5, 2, grid).astype(scale_type),
@@ -250,7 +249,7 @@ def test_every_8_bit_float_is_decoded_exactly(instructions, cpu, tmp_path):
     x = np.zeros((2, 64), np.float32)
     x[0, 5] = x[1, 36] = 1
     for tensor_ in tensors:
-        table = SMALL_FLOATS[FORMATS[tensor_.name]].table
+        table = FLOAT8_FORMATS[tensor_.name].table
         expected = np.where(np.isinf(table), np.nan, table)  # times 0
         np.testing.assert_array_equal(executable[tensor_.name](x), [expected, expected])
 

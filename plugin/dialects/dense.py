@@ -10,8 +10,9 @@ import ml_dtypes
 import numpy as np
 
 from ..core._mlir import Operation, Value, ir
-from ..numerics.element_types import Array, ElementType
+from ..numerics.element_types import Array, DType, ElementType
 from ..numerics.packed_integers import wrapped
+from ..numerics.small_floats import FLOAT8_FORMATS
 
 CONSTANTS = ("arith.constant", "stablehlo.constant")
 """Constant operations, whose attribute ``value`` is their result."""
@@ -36,8 +37,8 @@ def narrow_array_of_dense(attribute: ir.DenseElementsAttr) -> Array:
         return -np.array(attribute).astype(np.int64)
     if re.fullmatch(r"[su]?i(8|16|32|64)|f16|f32|f64", element):
         return np.array(attribute)
-    text = str(attribute)
-    width = 16 if element == "bf16" else int(element.lstrip("siu"))
+    text, small = str(attribute), _SMALL_FLOATS.get(element)
+    width = small.itemsize * 8 if small is not None else int(element.lstrip("siu"))
     hexadecimal = re.match(r'dense<"0x([0-9A-Fa-f]*)">', text)
     if hexadecimal:
         count, size = math.prod(shape), (width + 7) // 8
@@ -48,18 +49,24 @@ def narrow_array_of_dense(attribute: ir.DenseElementsAttr) -> Array:
         flat = raw.view("<i8").reshape(count)
     else:
         numbers = re.findall(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+", text[len("dense<") : text.index(">")])
-        read = _bf16_bits if element == "bf16" else int
-        flat = np.array([read(number) for number in numbers], np.int64)
+        flat = np.array(
+            [int(n, 0) if small is None else _bits_of_text(n, small) for n in numbers], np.int64
+        )
     values = np.full(shape, flat[0]) if flat.size == 1 else flat.reshape(shape)
-    if element == "bf16":
-        return values.astype(np.uint16).view(ml_dtypes.bfloat16)
-    return wrapped(values, width)
+    return wrapped(values, width) if small is None else values.astype(f"u{width // 8}").view(small)
 
 
-def _bf16_bits(text: str) -> int:
+_SMALL_FLOATS: dict[str, DType] = {
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    **{name: np.dtype(each.dtype) for name, each in FLOAT8_FORMATS.items()},
+}
+"""Floats that the bindings have no buffer for."""
+
+
+def _bits_of_text(text: str, dtype: DType) -> int:
     if text.startswith("0x"):
         return int(text, 16)
-    return int(np.array(float(text), np.float32).astype(ml_dtypes.bfloat16).view(np.uint16))
+    return int(np.array(float(text), np.float32).astype(dtype).view(f"u{dtype.itemsize}"))
 
 
 def dense_of_array(array: Array, element: ir.Type) -> ir.DenseElementsAttr:

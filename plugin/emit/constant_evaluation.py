@@ -95,8 +95,8 @@ def reduction_of(op: Operation) -> str | None:
 
 def _of_type(array: Array, element: ir.Type) -> Array:
     """Return integers modulo the width of their type, and floats, in its dtype."""
-    if not isinstance(element, (ir.IntegerType, ir.FloatType)):
-        return array  # storage values of a quantized type
+    if not isinstance(element, (ir.IntegerType, ir.BF16Type, ir.F16Type, ir.F32Type, ir.F64Type)):
+        return array  # storage values of a quantized type, or small floats
     type_ = element_of(element)
     array = np.asarray(array).astype(type_.dtype, copy=False)
     if not type_.is_integer or type_.bits == 8 * type_.dtype.itemsize:

@@ -13,16 +13,8 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..numerics.element_types import AnyArray
-from ..numerics.small_floats import SMALL_FLOATS, SmallFloat
+from ..numerics.small_floats import FLOAT8_FORMATS, SmallFloat
 from .base import FLOAT_DTYPES, QuantizedLayout
-
-FORMATS: dict[str, str] = {
-    "f8E4M3FN": "FLOAT8E4M3FN",
-    "f8E4M3FNUZ": "FLOAT8E4M3FNUZ",
-    "f8E5M2": "FLOAT8E5M2",
-    "f8E5M2FNUZ": "FLOAT8E5M2FNUZ",
-}
-"""Names of the formats in `SMALL_FLOATS` by MLIR's names."""
 
 
 class BlockScaledFloat8Layout(QuantizedLayout):
@@ -49,10 +41,10 @@ class BlockScaledFloat8Layout(QuantizedLayout):
                 f"'block_shape' of {self.name} must be a list of {len(self.shape)} positive "
                 f"integers, got {block!r}"
             )
-        if self.metadata.get("format") not in FORMATS:
+        if self.metadata.get("format") not in FLOAT8_FORMATS:
             raise InputError(
                 f"'format' of {self.name} is {self.metadata.get('format')!r}, expected one of: "
-                f"{', '.join(FORMATS)}"
+                f"{', '.join(FLOAT8_FORMATS)}"
             )
         grid = tuple(-(-n // b) for n, b in zip(self.shape, block or (), strict=True))
         self.expect("d", grid, *FLOAT_DTYPES)
@@ -61,9 +53,7 @@ class BlockScaledFloat8Layout(QuantizedLayout):
     @property
     def element(self) -> SmallFloat:
         """The format of the elements."""
-        element = SMALL_FLOATS[FORMATS[self.metadata["format"]]]
-        assert isinstance(element, SmallFloat)
-        return element
+        return FLOAT8_FORMATS[self.metadata["format"]]
 
     @property
     def _block_sizes(self) -> list[int]:

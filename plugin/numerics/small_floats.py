@@ -151,3 +151,10 @@ SMALL_FLOATS: dict[str, SmallFloat | PowerOfTwo] = {
     "FLOAT4E2M1": SmallFloat(ml_dtypes.float4_e2m1fn, 1, 1, 0x07, sign=0x08),
 }
 """Formats by ONNX's names of types."""
+
+FLOAT8_FORMATS = {
+    f"f{name.removeprefix('FLOAT')}": each
+    for name, each in SMALL_FLOATS.items()
+    if name.startswith("FLOAT8") and isinstance(each, SmallFloat)
+}
+"""Formats of 8 bits by MLIR's names of types: ``f8E4M3FN``, ``f8E5M2`` and the FNUZ forms."""

@@ -138,6 +138,28 @@ def _integer_matmul(left: Tensor, right: Tensor) -> Any:
     return torch.ops.aten._int_mm.default(shifted, right) + correction
 
 
+def _scaled_matmul(
+    left: Tensor,
+    right: Tensor,
+    left_scale: Tensor,
+    right_scale: Tensor,
+    bias: Tensor | None = None,
+    result_scale: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    fast: bool = False,
+) -> Any:
+    """Multiply 8-bit floats with their scales in f32, as PyTorch does on CPUs.
+
+    Scales are of one number, or one for each row of `left` and each column of `right`. Sources:
+    ``_scaled_mm_out_cpu_emulated`` in ``aten/src/ATen/native/Blas.cpp``.
+    """
+    if result_scale is not None:
+        return NotImplemented
+    operands = left.to(torch.float32) * left_scale, right.to(torch.float32) * right_scale
+    result = torch.matmul(*operands)
+    return (result if bias is None else result + bias).to(dtype or left.dtype)
+
+
 def _empty(
     size: Sequence[int],
     *,
@@ -213,6 +235,7 @@ def decomposition_table() -> Table:
         quantized.dequantize_per_channel.default: _dequantize_per_channel,
         quantized.choose_qparams.tensor: _choose_qparams,
         aten._int_mm.default: _integer_matmul,
+        aten._scaled_mm.default: _scaled_matmul,
         aten.empty.memory_format: _empty,
         torch.ops.subquant.convolve_integers.default: decompose_convolution,
         aten.empty_strided.default: _empty_strided,

@@ -47,7 +47,9 @@ from .source_lines import drop_frames_of_pytorch
 _NUMPY_VIEWS = {
     torch.bfloat16: torch.int16,
     torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e4m3fnuz: torch.uint8,
     torch.float8_e5m2: torch.uint8,
+    torch.float8_e5m2fnuz: torch.uint8,
 }
 """Types that NumPy lacks, with a type of the same width for their bytes."""
 

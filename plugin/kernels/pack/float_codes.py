@@ -33,7 +33,7 @@ from ...emit.parameters import LOAD, ModuleGlobals
 from ...emit.stablehlo_semantics import EVALUATED, reshape_source
 from ...numerics.array_functions import bits_of
 from ...numerics.element_types import AnyArray, Array, ElementType
-from ...numerics.small_floats import SMALL_FLOATS, SmallFloat
+from ...numerics.small_floats import FLOAT8_FORMATS
 from .codebook import gathered_indices, unpacked_indices
 
 _BROADCAST = "stablehlo.broadcast_in_dim"
@@ -43,8 +43,8 @@ _DECODING = frozenset((*CONSTANTS, *EVALUATED, _BITCAST, _BROADCAST))
 _MOVEMENT = ("stablehlo.gather", "stablehlo.reshape", "stablehlo.transpose", UNPACK, LOAD)
 _WEIGHT = frozenset((*_DECODING, *_MOVEMENT))
 """Operations that compute a weight."""
-_BYTE_FORMATS = {"f8E4M3FN": "FLOAT8E4M3FN", "f8E5M2": "FLOAT8E5M2"}
-"""Names of 8-bit floats in `SMALL_FLOATS` by MLIR's names."""
+_BYTE_FORMATS = ("f8E4M3FN", "f8E5M2")
+"""The 8-bit floats that kernels decode."""
 _LEVELS = "levels"
 
 
@@ -228,10 +228,9 @@ def _byte_codes(elements: Value) -> tuple[FloatCodes, Value] | None:
     if str(codes.type.element_type) != "i8" or codes.type.shape != elements.type.shape:
         return None
     reals = _reals_of_bytes(elements, codes)
-    for name, key in _BYTE_FORMATS.items():
-        element = SMALL_FLOATS[key]
-        assert isinstance(element, SmallFloat)
-        if reals is not None and np.array_equal(reals, element.table, equal_nan=True):
+    for name in _BYTE_FORMATS:
+        table = FLOAT8_FORMATS[name].table
+        if reals is not None and np.array_equal(reals, table, equal_nan=True):
             return FloatCodes(name), codes
     return None
 

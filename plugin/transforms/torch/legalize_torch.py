@@ -31,6 +31,7 @@ from ..base import UNCHANGED, ModulePass, named, producer_named, walk
 from .constant_arithmetic import fold_constant_arithmetic
 from .constant_unpacking import fold_constant_unpacking
 from .dynamic_shapes import write_broadcasts, write_shapes
+from .float8_bytes import write_bytes
 from .integer_convolutions import narrow_convolutions
 from .negative_indices import normalize_indices
 from .negative_scalars import write_negative_scalars
@@ -153,6 +154,7 @@ class LegalizeTorch(ModulePass):
         for op in named(module, ["stablehlo.constant"]):
             if not isinstance(op.attributes["value"], ir.DenseElementsAttr):
                 op.attributes["value"] = elements_of_resource(op) or op.attributes["value"]
+        write_bytes(module)
         fold_constant_unpacking(module)
         narrow_convolutions(module)
         fold_constant_arithmetic(module)
