@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
@@ -14,7 +15,7 @@ from gguf_models import TinyModel
 from subquant.calibration.gptq import damped, gptq, output_error, refit_scales
 from subquant.calibration.grids import CLIPPINGS, Grid, as_scales, fit_grid
 from subquant.calibration.language_model import quantize_language_model
-from subquant.calibration.layer import Calibration
+from subquant.calibration.layer import Calibration, gguf_tensor
 from subquant.errors import UsageError
 from subquant.layouts import PlanarQuantizedTensor
 from subquant.models.interface import empty_caches
@@ -48,12 +49,12 @@ def gptq_by_elimination(weight: np.ndarray, moments: np.ndarray, grid: Grid) -> 
     integers = np.zeros(weight.shape)
     for column in np.argsort(-np.diag(moments), kind="stable"):
         scale = grid.scales[:, column // size].astype(np.float64)
-        zero = grid.zero_points[:, column // size]
+        offset = grid.offsets[:, column // size]
         rounded = np.clip(
-            np.rint(left[:, column] / scale) + zero, grid.storage.minimum, grid.storage.maximum
+            np.rint((left[:, column] - offset) / scale), grid.storage.minimum, grid.storage.maximum
         )
         integers[:, column] = rounded
-        error = (left[:, column] - (rounded - zero) * scale) / inverse[column, column]
+        error = (left[:, column] - rounded * scale - offset) / inverse[column, column]
         left -= np.outer(error, inverse[column])
         inverse -= np.outer(inverse[:, column], inverse[column]) / inverse[column, column]
         inverse[column, column] = 1  # is not used again
@@ -105,7 +106,7 @@ def test_refitted_scales_are_the_least_squares_solution() -> None:
     grid = fit_grid(weight, 32, StorageType(4, False))
     integers = grid.round(weight)
     refitted = refit_scales(weight, moments, grid, integers)
-    centered = (integers - np.repeat(grid.zero_points, 32, 1)).astype(np.float64)
+    centered = integers - np.repeat(grid.zero_points, 32, 1).astype(np.float64)
     for row in range(6):
         design = np.stack(
             [inputs[:, b : b + 32] @ centered[row, b : b + 32] for b in (0, 32, 64)], 1
@@ -244,3 +245,67 @@ def test_errors_of_the_command(tmp_path: Path) -> None:
     packed = TinyModel(types=("Q8_0",)).write(tmp_path / "packed.gguf")
     assert "is quantized already" in fail(2, "quantize", packed, "--calibrate", text, *few)
     succeed("quantize", packed, "--requantize", "--calibrate", text, *few)
+
+
+# -- GGUF files ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "signed"),
+    [
+        ("Q4_0", 4, True),
+        ("Q4_1", 4, False),
+        ("Q5_0", 5, True),
+        ("Q5_1", 5, False),
+        ("Q8_0", 8, True),
+    ],
+)
+def test_blocks_are_those_that_gguf_dequantizes(name: str, bits: int, signed: bool) -> None:
+    """Values of PyPI's ``gguf`` are those of the grid, to the bit."""
+    weight = problem(6, 96)[0]
+    grid = fit_grid(
+        weight, 32, StorageType(bits, signed), None, "symmetric" if signed else "offsets"
+    )
+    integers = grid.round(weight)
+    tensor = gguf_tensor("w", integers, grid)
+    assert tensor.ggml_type == name
+    expected = gguf.dequantize(tensor.raw, gguf.GGMLQuantizationType[name]).reshape(weight.shape)
+    np.testing.assert_array_equal(grid.dequantize(integers), expected)
+    np.testing.assert_array_equal(tensor.unpack().dequant(), expected)
+    assert np.abs(expected - weight).max() < 0.1
+
+
+def test_the_file_keeps_what_the_source_says(tmp_path: Path) -> None:
+    """``gguf`` reads the source's properties and the other tensors; the model generates."""
+    path = TinyModel("qwen3", ("F16",)).write(tmp_path / "model.gguf")
+    text, output = tmp_path / "text.txt", tmp_path / "q.gguf"
+    text.write_text("the sea is blue and the sky is blue " * 40)
+    succeed("quantize", path, "--bits", "4", "--asymmetric", "--calibrate", text,
+            "--calibration-tokens", "256", "-o", output)  # fmt: skip
+    before, after = gguf.GGUFReader(path), gguf.GGUFReader(output)
+    for key, field in before.fields.items():
+        if not key.startswith("GGUF.") and key != "general.file_type":
+            assert after.fields[key].contents() == field.contents()
+    assert after.fields["general.file_type"].contents() == gguf.LlamaFileType.MOSTLY_Q4_1
+    assert [each.name for each in after.tensors] == [each.name for each in before.tensors]
+    for old, new in zip(before.tensors, after.tensors, strict=True):
+        is_layer = old.name.startswith("blk.") and len(old.shape) == 2
+        assert new.tensor_type == (gguf.GGMLQuantizationType.Q4_1 if is_layer else old.tensor_type)
+        if not is_layer:
+            assert np.asarray(new.data).tobytes() == np.asarray(old.data).tobytes()
+    tokens = np.arange(5, dtype=np.int32)
+    expected = all_logits(path, None, tokens)
+    distance = np.linalg.norm(all_logits(output, None, tokens) - expected)
+    assert 0 < distance < 0.3 * np.linalg.norm(expected)
+
+
+def test_types_that_no_gguf_file_has(tmp_path: Path) -> None:
+    path = TinyModel().write(tmp_path / "model.gguf")
+    text, output = tmp_path / "text.txt", tmp_path / "q.gguf"
+    text.write_text("the sea is blue and the sky is blue " * 40)
+    wrong = ["--calibrate", text, "--calibration-tokens", "256", "-o", output]
+    assert "no type of 3 symmetric bits in blocks of 32; expected Q4_0" in fail(
+        2, "quantize", path, "--bits", "3", *wrong
+    )
+    assert "must end in .irpa" in fail(2, "quantize", path, "-o", output)
+    assert not output.exists()

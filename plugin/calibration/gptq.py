@@ -3,7 +3,7 @@
 For inputs ``X [T, K]`` and a weight ``w [N, K]``, the integers ``q`` are chosen so that the error
 of the outputs is small, row by row::
 
-    ||X (w - w')^T||^2 = (w - w') H (w - w')^T,    H = X^T X,    w' = (q - z) d
+    ||X (w - w')^T||^2 = (w - w') H (w - w')^T,    H = X^T X,    w' = d q + m
 
 Columns are rounded one after the other, and the columns that are left take up the error of each:
 with ``H + damping = R R^T`` for an upper triangular ``R``, and ``U = R^-1``,
@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..numerics.element_types import Array
-from .grids import Grid, as_scales
+from .grids import Grid, nearest
 
 DAMPING_OF_DEPTH = 0.2
 """Damping by the depth: this times ``K / T``, times the mean of ``H``'s diagonal.
@@ -60,19 +60,18 @@ def gptq(weight: Array, moments: Array, grid: Grid) -> Array:
     rows, depth = weight.shape
     order = np.argsort(-np.diag(moments), kind="stable")
     factor = _inverse_factor(moments[np.ix_(order, order)])
-    scales, zeros = (each[:, order] for each in grid.columns(depth // grid.scales.shape[1]))
+    scales, offsets = (each[:, order].T.copy() for each in grid.columns(depth))
     left = weight[:, order].astype(np.float32)
     integers = np.empty((rows, depth), np.float32)
-    low, high = grid.storage.minimum, grid.storage.maximum
     for start in range(0, depth, _PANEL_COLUMNS):
         end = min(start + _PANEL_COLUMNS, depth)
         panel, errors = left[:, start:end].T.copy(), np.empty((end - start, rows), np.float32)
         for number in range(end - start):
             column = start + number
-            scale, zero = scales[:, column], zeros[:, column]
-            rounded = np.clip(np.rint(panel[number] / scale) + zero, low, high)
+            scale, offset = scales[column], offsets[column]
+            rounded = nearest(panel[number], scale, offset, grid.storage)
             integers[:, column] = rounded
-            error = (panel[number] - (rounded - zero) * scale) / factor[column, column]
+            error = (panel[number] - rounded * scale - offset) / factor[column, column]
             panel[number + 1 :] -= factor[column, column + 1 : end, None] * error
             errors[number] = error
         left[:, end:] -= errors.T @ factor[start:end, end:]
@@ -92,31 +91,33 @@ def _inverse_factor(moments: Array) -> Array:
 def refit_scales(weight: Array, moments: Array, grid: Grid, integers: Array) -> Grid:
     """Return the grid with the scales of the least output error for given integers.
 
-    A row's error is quadratic in its scales ``d [G]``: with ``p = q - z`` and the sum over the
-    columns of blocks ``g`` and ``h``,
+    A row's error is quadratic in its scales ``d [G]``. With ``p = q - z`` and ``r = w`` for zero
+    points, else ``p = q`` and ``r = w - m``, and sums over the columns of blocks ``g`` and ``h``,
 
-        (sum over k in g, l in h of p[k] H[k, l] p[l]) d = sum over k in g of p[k] (H w^T)[k]
+        (sum over k in g, l in h of p[k] H[k, l] p[l]) d = sum over k in g of p[k] (H r^T)[k]
 
     A scale that changes its sign, or by more than a factor of two, keeps its value.
     """
     rows, depth = weight.shape
     blocks = grid.scales.shape[1]
     size = depth // blocks
-    centered = integers - np.repeat(grid.zero_points, size, axis=1)
+    scales, offsets = grid.columns(depth)
+    if grid.kind == "zero points":
+        factors, target = integers + np.rint(offsets / scales), weight
+    else:
+        factors, target = integers, weight - offsets
     system = np.empty((rows, blocks, blocks), np.float32)
     for block in range(blocks):
         columns = slice(block * size, (block + 1) * size)
-        products = (centered[:, columns] @ moments[columns]) * centered
+        products = (factors[:, columns] @ moments[columns]) * factors
         system[:, block] = products.reshape((rows, blocks, size)).sum(-1)
-    target = ((weight @ moments) * centered).reshape((rows, blocks, size)).sum(-1)
+    constants = ((target @ moments) * factors).reshape((rows, blocks, size)).sum(-1)
     diagonal = np.einsum("nii->ni", system)  # a view
-    is_zero = diagonal == 0  # the block's integers are all zero points
-    diagonal[is_zero] = 1
-    solution = np.linalg.solve(system, target[..., None])[..., 0]
+    diagonal[diagonal == 0] = 1  # the block's values do not depend on its scale
+    solution = np.linalg.solve(system, constants[..., None])[..., 0]
     ratio = solution / grid.scales
-    keeps = ~((ratio > 0.5) & (ratio < 2))
-    scales = as_scales(np.where(keeps, grid.scales, solution).astype(np.float32))
-    return Grid(grid.storage, scales, grid.zero_points)
+    changes = (ratio > 0.5) & (ratio < 2)
+    return grid.with_scales(np.where(changes, solution, grid.scales).astype(np.float32))
 
 
 def output_error(weight: Array, values: Array, moments: Array) -> float:

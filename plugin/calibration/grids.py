@@ -1,17 +1,18 @@
-"""Grids of a weight: the scale and the zero point of each block of inputs.
+"""Grids of a weight: the scale and the offset of each block of inputs.
 
 A weight ``[N, K]`` has blocks of ``B`` elements along ``K``. An element ``w`` is stored as an
-integer ``q`` and stands for ``(q - z) d``, with the scale ``d`` and the zero point ``z`` of its
-block::
+integer ``q`` and stands for ``d q + m``, with the scale ``d`` and the offset ``m`` of its block::
 
-    q = clip(round(w / d) + z, low, high)
+    q = clip(round((w - m) / d), low, high)
 
-Scales are values of float16, which is what archives and GGUF files store.
+The offset is 0 (*symmetric*), ``-z d`` for an integer ``z`` (*zero points*), or any float16
+(*offsets*, as in GGML's Q4_1). Scales are values of float16, as archives and GGUF files store them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -32,51 +33,71 @@ _MAX_SCALE = 65504.0
 _CHUNK_ELEMENTS = 1 << 17
 """Elements that the search takes in one step, so that they stay in the L2 cache."""
 
+OffsetKind = Literal["symmetric", "zero points", "offsets"]
+
 
 @dataclass(frozen=True)
 class Grid:
-    """Scales and zero points of the blocks of a weight ``[N, K]``.
+    """Scales and offsets of the blocks of a weight ``[N, K]``.
 
     Attributes:
-        storage: the type of the integers.
+        storage: the type of the integers; signed for symmetric grids.
+        kind: the offsets that blocks may have.
         scales: float32 ``[N, K / B]``, each a value of float16; negative ones are allowed.
-        zero_points: float32 ``[N, K / B]``, integers of `storage`; zeros for symmetric grids.
+        offsets: float32 ``[N, K / B]``.
     """
 
     storage: StorageType
+    kind: OffsetKind
     scales: Array
-    zero_points: Array
+    offsets: Array
 
-    def columns(self, block_size: int) -> tuple[Array, Array]:
-        """Return the scale and the zero point of each element, ``[N, K]`` each."""
-        return (np.repeat(each, block_size, axis=1) for each in (self.scales, self.zero_points))  # type: ignore[return-value]
+    @property
+    def zero_points(self) -> Array:
+        """The integers ``z`` of a grid with zero points, of the storage type's dtype."""
+        zeros: Array = np.rint(-self.offsets / self.scales)
+        return zeros.astype(self.storage.dtype)
+
+    def columns(self, depth: int) -> tuple[Array, Array]:
+        """Return the scale and the offset of each element, ``[N, K]`` each, for ``K = depth``."""
+        size = depth // self.scales.shape[1]
+        return np.repeat(self.scales, size, axis=1), np.repeat(self.offsets, size, axis=1)
 
     def round(self, weight: Array) -> Array:
         """Return the nearest integers of a weight, float32 ``[N, K]``."""
-        blocks = _blocks_of(weight, weight.shape[1] // self.scales.shape[1])
-        scales, zeros = self.scales[..., None], self.zero_points[..., None]
-        return _round(blocks, scales, zeros, self.storage).reshape(weight.shape)
+        return nearest(weight, *self.columns(weight.shape[1]), self.storage)
 
     def dequantize(self, integers: Array) -> Array:
         """Return the values of integers ``[N, K]``, float32."""
-        blocks = _blocks_of(integers, integers.shape[1] // self.scales.shape[1])
-        values = (blocks - self.zero_points[..., None]) * self.scales[..., None]
-        return values.reshape(integers.shape)
+        scales, offsets = self.columns(integers.shape[1])
+        return integers * scales + offsets
+
+    def with_scales(self, scales: Array) -> Grid:
+        """Return the grid with other scales, rounded to float16; zero points stay."""
+        rounded = as_scales(scales)
+        if self.kind != "zero points":
+            return Grid(self.storage, self.kind, rounded, self.offsets)
+        zeros = np.rint(-self.offsets / self.scales)
+        return Grid(self.storage, self.kind, rounded, -zeros * rounded)
 
 
 def fit_grid(
-    weight: Array, block_size: int, storage: StorageType, importance: Array | None = None
+    weight: Array,
+    block_size: int,
+    storage: StorageType,
+    importance: Array | None = None,
+    kind: OffsetKind | None = None,
 ) -> Grid:
     """Search the grid with the least weighted square error of rounding, block by block.
 
-    The error of a block is ``sum_k importance[k] (w[k] - (q[k] - z) d)**2``. A signed storage type
-    makes a symmetric grid, whose greatest magnitude gets the least integer, as in GGML's Q4_0; an
-    unsigned one has zero points.
+    The error of a block is ``sum_k importance[k] (w[k] - d q[k] - m)**2``. The greatest magnitude
+    of a block of a symmetric grid gets the least integer, as in GGML's Q4_0.
 
     Args:
         weight: float32 ``[N, K]``.
         block_size: elements of a block; it divides ``K``.
         importance: weights of the square errors ``[K]``, or None for ones.
+        kind: by default symmetric for a signed storage type, else with zero points.
 
     Raises:
         UsageError: blocks do not divide ``K``.
@@ -84,46 +105,56 @@ def fit_grid(
     rows, depth = weight.shape
     if depth % block_size:
         raise UsageError(f"has {depth} inputs, which blocks of {block_size} do not divide")
-    blocks = _blocks_of(weight, block_size)
-    weights = None if importance is None else _blocks_of(importance[None], block_size)[0]
+    kind = kind or ("symmetric" if storage.signed else "zero points")
+    blocks = weight.reshape((rows, -1, block_size))
+    weights = None if importance is None else importance.reshape((-1, block_size))
     step = max(_CHUNK_ELEMENTS // depth, 1)
     grids = [
-        _search(blocks[start : start + step], storage, weights) for start in range(0, rows, step)
+        _search(blocks[start : start + step], storage, kind, weights)
+        for start in range(0, rows, step)
     ]
-    scales, zeros = (np.concatenate(each) for each in zip(*grids, strict=True))
-    return Grid(storage, scales, zeros)
+    scales, offsets = (np.concatenate(each) for each in zip(*grids, strict=True))
+    return Grid(storage, kind, scales, offsets)
 
 
-def _search(blocks: Array, storage: StorageType, importance: Array | None) -> tuple[Array, Array]:
+def _search(
+    blocks: Array, storage: StorageType, kind: OffsetKind, importance: Array | None
+) -> tuple[Array, Array]:
     low = np.minimum(blocks.min(-1), 0)
     high = np.maximum(blocks.max(-1), 0)
-    if storage.signed:
-        greatest = np.where(high >= -low, high, low)
-        ranges = greatest / storage.minimum
+    if kind == "symmetric":
+        ranges = np.where(high >= -low, high, low) / storage.minimum
     else:
         ranges = (high - low) / storage.maximum
-    best = np.full(ranges.shape, np.inf)
-    scales, zeros = np.ones_like(ranges), np.zeros_like(ranges)
+    least = np.full(ranges.shape, np.inf)
+    scales, offsets = np.ones_like(ranges), np.zeros_like(ranges)
     for factor in CLIPPINGS:
         tried = as_scales(ranges * np.float32(factor))
-        offsets = zero_points(low, tried, storage)
-        rounded = _round(blocks, tried[..., None], offsets[..., None], storage)
-        errors = ((rounded - offsets[..., None]) * tried[..., None] - blocks) ** 2
+        tried_offsets = _offsets(low, np.float32(factor), tried, storage, kind)
+        integers = nearest(blocks, tried[..., None], tried_offsets[..., None], storage)
+        errors = (integers * tried[..., None] + tried_offsets[..., None] - blocks) ** 2
         if importance is not None:
             errors *= importance
         error = errors.sum(-1)
-        is_better = error < best
-        best = np.where(is_better, error, best)
+        is_better = error < least
+        least = np.where(is_better, error, least)
         scales = np.where(is_better, tried, scales)
-        zeros = np.where(is_better, offsets, zeros)
-    return scales, zeros
+        offsets = np.where(is_better, tried_offsets, offsets)
+    return scales, offsets
 
 
-def zero_points(low: Array, scales: Array, storage: StorageType) -> Array:
-    """Return the zero points that put the least values of blocks at the least integer."""
-    if storage.signed:
+def _offsets(
+    low: Array, factor: np.float32, scales: Array, storage: StorageType, kind: OffsetKind
+) -> Array:
+    """Return the offsets that put the least values of blocks, or near it, at the integer 0."""
+    if kind == "symmetric":
         return np.zeros_like(scales)
-    return np.clip(np.rint(-low / scales), storage.minimum, storage.maximum).astype(np.float32)
+    if kind == "offsets":
+        least: Array = low * np.minimum(factor, 1)
+        return least.astype(np.float16).astype(np.float32)
+    zeros = np.clip(np.rint(-low / scales), storage.minimum, storage.maximum)
+    products: Array = -zeros * scales
+    return products
 
 
 def as_scales(scales: Array) -> Array:
@@ -133,10 +164,9 @@ def as_scales(scales: Array) -> Array:
     return result
 
 
-def _round(values: Array, scales: Array, zeros: Array, storage: StorageType) -> Array:
-    nearest: Array = np.clip(np.rint(values / scales) + zeros, storage.minimum, storage.maximum)
-    return nearest
-
-
-def _blocks_of(array: Array, block_size: int) -> Array:
-    return array.reshape((array.shape[0], -1, block_size))
+def nearest(values: Array, scales: Array, offsets: Array, storage: StorageType) -> Array:
+    """Return ``clip(round((w - m) / d))``, float32."""
+    integers: Array = np.clip(
+        np.rint((values - offsets) / scales), storage.minimum, storage.maximum
+    )
+    return integers

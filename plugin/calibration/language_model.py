@@ -22,17 +22,23 @@ from dataclasses import replace
 import numpy as np
 
 from ..errors import InputError, UsageError
-from ..layouts import InferenceTensor, PlanarQuantizedTensor, PrimitiveTensor, QuantizedTensor
+from ..formats.gguf import property_bytes
+from ..formats.gguf_splits import part_files
+from ..formats.gguf_writer import write_gguf
+from ..formats.kinds import weights_format
+from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..models.configuration import Configuration, expected_tensors
 from ..models.interface import empty_caches
 from ..models.source import ModelSource, open_model
 from ..models.transformer import BlockTables, block_tables, embed, run_block
 from ..numerics.element_types import Array
+from ..numerics.parameters import StorageType
 from ..weights.quantizing import LayerError, WeightQuantization, chosen, layer_error
 from ..weights.sources import add_tokenizer
 from ..weights.theta import Dataset, Theta
 from .gptq import output_error
-from .layer import Calibration, quantize_layer
+from .grids import Grid, OffsetKind
+from .layer import Calibration, archive_tensor, check_gguf, gguf_tensor, gguf_type, quantize_layer
 
 CHUNK_TOKENS = 512
 """Tokens that go through a model together, which attend to each other."""
@@ -48,6 +54,8 @@ def calibrated(
     calibration: Calibration,
     select: str = "",
     on_layer: OnLayer = lambda number, count, name: None,
+    *,
+    for_gguf: bool = False,
 ) -> tuple[Dataset, list[LayerError]]:
     """Quantize the model of a file or folder by the tokens of a text; see the functions below.
 
@@ -58,9 +66,35 @@ def calibrated(
     """
     chunks = calibration_chunks(open_model(path), text, calibration.calibration_tokens)
     source = open_model(path)  # the tokenizer has taken the vocabulary of the other
-    dataset, errors = quantize_language_model(source, chunks, how, calibration, select, on_layer)
+    dataset, errors = quantize_language_model(
+        source, chunks, how, calibration, select, on_layer, for_gguf=for_gguf
+    )
     add_tokenizer(dataset, path)
     return dataset, errors
+
+
+def save_as_gguf(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    dataset: Dataset,
+    how: WeightQuantization,
+    on_tensor: OnLayer = lambda number, count, name: None,
+) -> None:
+    """Write the result of `calibrated` as a GGUF file with the properties of the source.
+
+    Raises:
+        UsageError: the source is no GGUF file.
+        InputError: as `write_gguf`.
+    """
+    if weights_format(source) != "gguf":
+        raise UsageError(
+            f"a .gguf file is made of a .gguf file, and '{os.fspath(source)}' is none; write an "
+            ".irpa archive"
+        )
+    properties = property_bytes(part_files(source)[0])
+    tensors = list(dataset.theta.flatten().values())
+    ggml_type = gguf_type(StorageType(how.bits, not how.asymmetric))
+    write_gguf(output, properties, tensors, ggml_type, on_tensor)
 
 
 def calibration_chunks(source: ModelSource, text: str, count: int) -> list[Array]:
@@ -94,6 +128,8 @@ def quantize_language_model(
     calibration: Calibration | None = None,
     select: str = "",
     on_layer: OnLayer = lambda number, count, name: None,
+    *,
+    for_gguf: bool = False,
 ) -> tuple[Dataset, list[LayerError]]:
     """Quantize the linear layers of a model's blocks; return the model, and each layer's errors.
 
@@ -103,6 +139,7 @@ def quantize_language_model(
     Args:
         chunks: calibration tokens, int32 ``[T]`` each, which go through the model alone.
         select: as that of `quantize_weights`.
+        for_gguf: True for layers in GGML's blocks, False for the planes of archives.
 
     Raises:
         UsageError: blocks do not divide a layer's inputs; a layer is quantized already, and
@@ -112,6 +149,11 @@ def quantize_language_model(
     calibration = calibration or Calibration()
     if how.granularity != "block":
         raise UsageError("calibrated layers have a scale for each block; use --granularity block")
+    make: Callable[[str, Array, Grid], QuantizedTensor] = archive_tensor
+    kind: OffsetKind | None = None
+    if for_gguf:
+        check_gguf(how)
+        make, kind = gguf_tensor, "offsets" if how.asymmetric else "symmetric"
     configuration = source.configuration
     names = _layer_names(configuration)
     selected = chosen([source.tensors[name].name for name in names], select)
@@ -150,12 +192,13 @@ def quantize_language_model(
             assert isinstance(tensor, PrimitiveTensor)  # `_in_floats`
             second_moments = moments.of(part.removesuffix(".weight"))
             try:
-                layout, values = quantize_layer(
-                    tensor.array, second_moments, tokens, how, calibration.method
+                integers, grid = quantize_layer(
+                    tensor.array, second_moments, tokens, how, calibration.method, kind
                 )
             except UsageError as error:
                 raise UsageError(f"tensor '{source.tensors[name].name}' {error.message}") from None
-            quantized = PlanarQuantizedTensor(layout, source.tensors[name].name)
+            quantized = make(source.tensors[name].name, integers, grid)
+            values = grid.dequantize(integers)
             replaced[quantized.name] = quantized
             block[part] = PrimitiveTensor(values, part)
             errors.append(

@@ -9,12 +9,13 @@ import numpy as np
 
 from ..core.option_fields import check_choices, option
 from ..errors import UsageError
-from ..layouts import QuantizedLayout
+from ..layouts import GgmlTensor, PlanarQuantizedTensor
+from ..layouts.ggml_encoding import BLOCK_SIZE, ENCODED_TYPES, encode
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
 from ..weights.quantizing import WeightQuantization, block_layout
 from .gptq import damped, gptq, refit_scales
-from .grids import fit_grid
+from .grids import Grid, OffsetKind, fit_grid
 
 _REFITS = 2
 """Rounds of GPTQ, each followed by scales that fit its integers."""
@@ -52,24 +53,55 @@ def quantize_layer(
     tokens: int,
     how: WeightQuantization,
     method: Literal["gptq", "imatrix"] = "gptq",
-) -> tuple[QuantizedLayout, Array]:
-    """Quantize a weight ``[N, K]``, float32; return its layout, and its values in floats.
+    kind: OffsetKind | None = None,
+) -> tuple[Array, Grid]:
+    """Quantize a weight ``[N, K]``, float32; return its integers, and their grid.
 
     Args:
         moments: the sum of ``X^T X`` of the inputs ``X [tokens, K]``, float32.
+        kind: the offsets of blocks, as in `fit_grid`.
 
     Raises:
         UsageError: blocks do not divide ``K``.
     """
     storage = StorageType(how.bits, not how.asymmetric)
-    grid = fit_grid(weight, how.block_size, storage, np.diag(moments))
-    if method == "gptq":
-        stable = damped(moments, tokens)
-        for _ in range(_REFITS):
-            integers = gptq(weight, stable, grid)
-            grid = refit_scales(weight, stable, grid, integers)
-    else:
-        integers = grid.round(weight)
-    zeros = grid.zero_points.astype(storage.dtype) if how.asymmetric else None
+    grid = fit_grid(weight, how.block_size, storage, np.diag(moments), kind)
+    if method == "imatrix":
+        return grid.round(weight), grid
+    stable = damped(moments, tokens)
+    for _ in range(_REFITS):
+        integers = gptq(weight, stable, grid)
+        grid = refit_scales(weight, stable, grid, integers)
+    return integers, grid
+
+
+def archive_tensor(name: str, integers: Array, grid: Grid) -> PlanarQuantizedTensor:
+    """Return a quantized layer as archives store it, with scales of float16."""
+    storage = grid.storage
+    zeros = grid.zero_points if grid.kind == "zero points" else None
     stored, scales = integers.astype(storage.dtype), grid.scales.astype(np.float16)
-    return block_layout(stored, scales, zeros, storage), grid.dequantize(integers)
+    return PlanarQuantizedTensor(block_layout(stored, scales, zeros, storage), name)
+
+
+def gguf_tensor(name: str, integers: Array, grid: Grid) -> GgmlTensor:
+    """Return a quantized layer as GGUF files store it: Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0."""
+    offsets = grid.offsets if grid.kind == "offsets" else None
+    stored = integers.astype(grid.storage.dtype)
+    return encode(gguf_type(grid.storage), stored, grid.scales, offsets, name)
+
+
+def gguf_type(storage: StorageType) -> str:
+    """Return the name of GGML's type for integers; the unsigned ones have offsets."""
+    return f"Q{storage.width}_{0 if storage.signed else 1}"
+
+
+def check_gguf(how: WeightQuantization) -> None:
+    """Refuse a quantization that no type of GGML has; UsageError."""
+    name = gguf_type(StorageType(how.bits, not how.asymmetric))
+    if name not in ENCODED_TYPES or how.block_size != BLOCK_SIZE:
+        kind = "asymmetric" if how.asymmetric else "symmetric"
+        raise UsageError(
+            f"a .gguf file has no type of {how.bits} {kind} bits in blocks of {how.block_size}; "
+            f"expected {', '.join(ENCODED_TYPES)}: 4 or 5 bits, or 8 symmetric ones, in blocks of "
+            f"{BLOCK_SIZE}"
+        )

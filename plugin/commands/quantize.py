@@ -56,18 +56,20 @@ def command(
     \b
     subquant quantize checkpoint/ --bits 4 --scales mse -o model.irpa
     subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o model.irpa
+    subquant quantize model-f16.gguf --bits 4 --calibrate book.txt -o model-q4.gguf
     subquant generate --model model.irpa --prompt "The sea is"
     subquant quantize model.irpa --granularity axis --select attn --plot errors.svg
     """
     from rich.console import Console
 
-    from ..calibration.language_model import calibrated
+    from ..calibration.language_model import calibrated, save_as_gguf
     from . import plots
 
     calibration = Calibration(**pop_values(Calibration, options))
     how = WeightQuantization(**options)
     output = default_output(source, f"-q{how.bits}.irpa") if output is None else output
-    check_output(source, output)
+    is_gguf = text is not None and output.endswith(".gguf")
+    check_output(source, output, (".irpa",) if text is None else (".irpa", ".gguf"))
     if plot is not None:
         plots.check_plot(plot)
     with show_progress(f"quantize {source}") as progress:
@@ -79,9 +81,12 @@ def command(
             dataset, errors = quantize_weights(open_with_tokenizer(source), how, select, on_tensor)
         else:
             dataset, errors = calibrated(
-                source, read_text(text), how, calibration, select, on_tensor
+                source, read_text(text), how, calibration, select, on_tensor, for_gguf=is_gguf
             )
-        dataset.save(output)
+        if is_gguf:
+            save_as_gguf(source, output, dataset, how, on_tensor)
+        else:
+            dataset.save(output)
     if plot is not None:
         plots.write_plot(plot, lambda: plots.errors_figure(errors))
     size = Path(output).stat().st_size

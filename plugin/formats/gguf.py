@@ -22,7 +22,7 @@ import math
 import mmap
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ _SCALARS: dict[int, DType] = {
 _BOOL, _STRING, _ARRAY, _U32 = 7, 8, 9, 4
 """Numbers of GGUF's value types for booleans, strings, arrays and u32; not tunable."""
 
-_GGML_TYPES = {
+GGML_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
     10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS",
     17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
@@ -100,6 +100,11 @@ def read_gguf(path: str | os.PathLike[str], *, lists: bool = True) -> Contents:
 
 def read_gguf_file(path: str | os.PathLike[str], *, lists: bool = True) -> Contents:
     """Read one file as `read_gguf`: of a model in several files, that part alone."""
+    return _reader(path, lists=lists).read()
+
+
+def _reader(path: str | os.PathLike[str], *, lists: bool) -> _Reader:
+    """Map a file; errors as `read_gguf_file`."""
     file = os.fspath(path)
     try:
         if not regular_file_size(file):
@@ -109,7 +114,18 @@ def read_gguf_file(path: str | os.PathLike[str], *, lists: bool = True) -> Conte
     except (OSError, ValueError) as error:  # ValueError: no path at all, or empty by now
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read '{file}': {reason}") from None
-    return _Reader(data, file, lists).read()
+    return _Reader(data, file, lists)
+
+
+def property_bytes(path: str | os.PathLike[str]) -> dict[str, bytes]:
+    """Return the properties of a file as bytes: key, type and value, for `gguf_writer`.
+
+    Raises:
+        InputError, UnsupportedError: as `read_gguf_file`.
+    """
+    reader = _reader(path, lists=True)
+    reader.properties(reader.counts()[1])
+    return {key: reader.data[start:end] for key, (start, end) in reader.ranges.items()}
 
 
 class _Info(NamedTuple):
@@ -124,7 +140,10 @@ class _Info(NamedTuple):
 
 @dataclass
 class _Reader:
-    """A place in the header of a file; `passes_over` while a list of the vocabulary is not read."""
+    """A place in the header of a file; `passes_over` while a list of the vocabulary is not read.
+
+    `ranges` are the bytes of each property that was read: its key, type and value.
+    """
 
     data: mmap.mmap
     file: str
@@ -132,6 +151,7 @@ class _Reader:
     passes_over: bool = False
     offset: int = 0
     elements: int = 0
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def error(self, message: str, kind: type[SubquantError] = InputError) -> SubquantError:
         """An error with the name of the file."""
@@ -233,6 +253,7 @@ class _Reader:
         values: JsonObject = {}
         passed: list[str] = []
         for number in range(count):
+            start = self.offset
             key = self.name(f"the key of property {number}")
             if key in values:
                 raise self.error(f"two properties are named {_shown(key)}")
@@ -242,6 +263,7 @@ class _Reader:
                 raise self.error(f"{what} is of the type {kind}, expected {_U32} (u32)")
             self.passes_over = not self.lists and key.startswith(_VOCABULARY)
             values[key] = self.value(kind, what)
+            self.ranges[key] = start, self.offset
             if kind == _ARRAY and self.passes_over:
                 passed.append(key)
         for key in passed:
@@ -328,7 +350,7 @@ class _Reader:
         shape = tuple(self.integer("Q", f"the extents of {what}") for _ in range(axes))[::-1]
         code = self.integer("I", f"the type of {what}")
         offset = self.integer("Q", f"the offset of {what}")
-        kind = _GGML_TYPES.get(code, str(code))
+        kind = GGML_TYPES.get(code, str(code))
         if kind not in PRIMITIVE_TYPES and kind not in BLOCK_TYPES:
             raise self.error(
                 f"{what} is of the GGML type {kind}, which has no layout; expected one of: "

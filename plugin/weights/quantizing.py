@@ -28,6 +28,7 @@ from ..layouts import (
     PlanarQuantizedTensor,
     PrimitiveTensor,
     QuantizedLayout,
+    QuantizedTensor,
     TensorScaledLayout,
 )
 from ..layouts.base import FLOAT_DTYPES
@@ -331,10 +332,10 @@ def _square_error(groups: Array, scales: Array, zero_points: Array, storage: Sto
     return np.asarray(np.square(difference, dtype=np.float64).sum(axis=1))
 
 
-def layer_error(tensor: PlanarQuantizedTensor, array: Array) -> LayerError:
+def layer_error(tensor: QuantizedTensor, array: Array) -> LayerError:
     """Return the error of a quantized tensor against its float values."""
     values = np.asarray(array).astype(np.float32)
-    difference = tensor.layout.dequant().astype(np.float64) - values
+    difference = tensor.unpack().dequant().astype(np.float64) - values
     power = float(np.mean(np.square(values, dtype=np.float64)))
     noise = float(np.mean(difference * difference))
     return LayerError(

@@ -8,7 +8,7 @@ quick; `Dataset.save` unpacks one tensor after the other.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,14 +30,18 @@ def default_output(source: str | os.PathLike[str], suffix: str = ".irpa") -> str
     return name + suffix
 
 
-def check_output(source: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
-    """Refuse the name of an archive that does not end in .irpa, or is that of the source.
+def check_output(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    suffixes: Sequence[str] = (".irpa",),
+) -> None:
+    """Refuse the name of an output that is that of the source, or has an unknown suffix.
 
     Raises:
-        UsageError: it is the source, or has another suffix than that by which IREE knows archives.
+        UsageError: it is the source, or has none of the suffixes by which programs know the format.
     """
-    if Path(output).suffix != ".irpa":
-        raise UsageError(f"the output '{os.fspath(output)}' must end in .irpa")
+    if Path(output).suffix not in suffixes:
+        raise UsageError(f"the output '{os.fspath(output)}' must end in {' or '.join(suffixes)}")
     if os.path.realpath(source) == os.path.realpath(output):
         raise UsageError(f"the output '{os.fspath(output)}' is the input; give another with -o")
 
