@@ -328,6 +328,18 @@ def test_layers_of_pt2e_take_every_batch(options: dict[str, bool]) -> None:
     check_batches(converted, (256,), 1e-6 if options.get("is_dynamic") else 0.0)
 
 
+@pytest.mark.parametrize("is_per_channel", [False, True])
+def test_dynamic_pt2e_contracts_integers(is_per_channel: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 256)
+    converted = pt2e(Mlp().eval(), x, is_per_channel=is_per_channel, is_dynamic=True)
+    compiled, remarks = remarks_of(converted, x)
+    assert len(remarks) == 2
+    assert all("dot_general is computed by a kernel" in remark for remark in remarks)
+    result, expected = compiled(x), converted(x)
+    assert (result - expected).abs().max() <= 1e-6 * expected.abs().max()
+
+
 def torchao(name: str) -> nn.Module:
     pytest.importorskip("torchao")
     from torchao import quantization

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core._mlir import Value, ir
-from ...dialects.dense import dense_of_array
+from ...dialects.dense import dense_of_array, known_integer
 from ...dialects.quant import any_type_of, expressed_mlir_type, storage_mlir_type
 from ...dialects.subquant import UNPACK
 from ...emit import stablehlo, subquant
@@ -19,7 +19,7 @@ from ...numerics.packed_integers import plane_shapes
 from ...numerics.parameters import StorageType
 from ...numerics.views import Part as Dim
 from ...numerics.views import View, aligned
-from ..base import NoMatch, producer_named
+from ..base import NoMatch, producer_named, value_before
 from .bit_fields import Field
 from .contractions import Split
 from .facts import MAX_STORAGE_BITS, ExpressedFact, IntegerFact
@@ -232,10 +232,17 @@ class DequantizationPlan:
         split = stablehlo.transpose(result, back)
         return split, stablehlo.reshape(split, self.stored.view.shape)
 
-    def _split_zero_points(self, scales: Value, real: ir.Type) -> tuple[Value, Value]:
-        """The nearest integers ``z'`` of zero points ``z``, and the offsets ``-(z - z') * s``."""
-        zeros = _tensor_of(self.grids["real_zero_points"], real)
-        low, high = self.stored.type.type_range
+    def _split_zero_points(self, scales: Value, real: ir.Type) -> tuple[Value, Value | None]:
+        """The nearest integers ``z'`` of zero points ``z``, and the offsets ``-(z - z') * s``.
+
+        There are no offsets where the zero points are converted integers of the storage's range.
+        """
+        part, (low, high) = self.grids["real_zero_points"], self.stored.type.type_range
+        converted = _converted_integers(part.root, low, high) if part.numbers is None else None
+        if converted is not None:
+            tensor = _tensor_of(replace(part, root=converted), real)
+            return stablehlo.convert(_signless(tensor), _storage(self.stored.type)), None
+        zeros = _tensor_of(part, real)
         bounds = [stablehlo.constant(bound, real) for bound in (low, high)]
         nearest = value("stablehlo.round_nearest_even", [zeros], zeros.type)
         nearest = stablehlo.clamp(bounds[0], nearest, bounds[1])
@@ -253,6 +260,23 @@ class DequantizationPlan:
         if self.stored.zero_root is not None:
             part = replace(part, root=_tensor_at(self.stored.zero_root))
         return _signless(_tensor_of(part, storage_mlir_type(storage)))
+
+
+def _converted_integers(zero_points: Value, low: int, high: int) -> Value | None:
+    """The clamped integers that float zero points are; None if some may be out of range."""
+    conversion = producer_named(zero_points, "stablehlo.convert")
+    if conversion is None or not isinstance(
+        conversion.operands[0].type.element_type, ir.IntegerType
+    ):
+        return None
+    integers: Value = conversion.operands[0]
+    source = value_before(integers, "stablehlo.convert", "stablehlo.reshape")
+    clamp = producer_named(source, "stablehlo.clamp")
+    if clamp is None or not isinstance(source.type.element_type, ir.IntegerType):
+        return None
+    least, most = (known_integer(clamp.operands[index]) for index in (0, 2))
+    is_in_range = least is not None and most is not None and low <= least and most <= high
+    return integers if is_in_range and not integers.type.element_type.is_unsigned else None
 
 
 def _storage(type_: StorageType) -> ir.Type:

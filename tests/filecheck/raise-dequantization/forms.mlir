@@ -71,3 +71,30 @@ func.func @scaled_after(%x: tensor<4x64xf32>, %q: tensor<64x8xi8>, %s: tensor<4x
   %2 = stablehlo.multiply %1, %s : tensor<4x8xf32>
   return %2 : tensor<4x8xf32>
 }
+
+// -----
+
+// Float zero points that are clamped integers of the storage's range need no offsets, others do.
+// CHECK-LABEL: func.func @computed_zero_point(
+// CHECK: %[[C:[^: ]+]] = stablehlo.clamp {{.*}} : tensor<i32>
+// CHECK: %[[Z:[^: ]+]] = stablehlo.convert %{{.*}} : (tensor<1x1xi32>) -> tensor<1x1xi8>
+// CHECK: "subquant.dequantize"(%{{.*}}, %{{.*}}, %[[Z]]) {{{.*}}operandSegmentSizes = array<i32: 1, 1, 1, 0>
+// CHECK: "subquant.dequantize"({{.*}}operandSegmentSizes = array<i32: 1, 1, 1, 1>
+func.func @computed_zero_point(%x: tensor<4x6xf32>, %q: tensor<6x8xi8>, %z: tensor<i32>, %s: tensor<f32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
+  %low = stablehlo.constant dense<-128> : tensor<i32>
+  %high = stablehlo.constant dense<127> : tensor<i32>
+  %0 = stablehlo.clamp %low, %z, %high : tensor<i32>
+  %1 = stablehlo.convert %0 : (tensor<i32>) -> tensor<f32>
+  %2 = stablehlo.broadcast_in_dim %1, dims = [] : (tensor<f32>) -> tensor<6x8xf32>
+  %3 = stablehlo.convert %q : (tensor<6x8xi8>) -> tensor<6x8xf32>
+  %4 = stablehlo.subtract %3, %2 : tensor<6x8xf32>
+  %5 = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<f32>) -> tensor<6x8xf32>
+  %6 = stablehlo.multiply %4, %5 : tensor<6x8xf32>
+  %7 = stablehlo.dot %x, %6 : (tensor<4x6xf32>, tensor<6x8xf32>) -> tensor<4x8xf32>
+  %8 = stablehlo.convert %z : (tensor<i32>) -> tensor<f32>
+  %9 = stablehlo.broadcast_in_dim %8, dims = [] : (tensor<f32>) -> tensor<6x8xf32>
+  %10 = stablehlo.subtract %3, %9 : tensor<6x8xf32>
+  %11 = stablehlo.multiply %10, %5 : tensor<6x8xf32>
+  %12 = stablehlo.dot %x, %11 : (tensor<4x6xf32>, tensor<6x8xf32>) -> tensor<4x8xf32>
+  return %7, %12 : tensor<4x8xf32>, tensor<4x8xf32>
+}
