@@ -53,21 +53,21 @@ def write_gguf(
     Raises:
         InputError: a tensor has no type of GGML, or the file cannot be written.
     """
-    kept = {
+    header_properties = {
         key: data
         for key, data in properties.items()
         if key != "general.alignment" and not key.startswith("split.")
     }
-    kept["general.file_type"] = _u32("general.file_type", _FILE_TYPES[ggml_type])
-    kept["general.quantization_version"] = _u32(
+    header_properties["general.file_type"] = _u32("general.file_type", _FILE_TYPES[ggml_type])
+    header_properties["general.quantization_version"] = _u32(
         "general.quantization_version", _QUANTIZATION_VERSION
     )
     infos, offset = [], 0
     for tensor in tensors:
         infos.append(_info(tensor, offset))
         offset += _aligned(_bytes_of(tensor).nbytes)
-    counts = struct.pack("<IQQ", _VERSION, len(tensors), len(kept))
-    header = b"".join([MAGIC, counts, *kept.values(), *infos])
+    counts = struct.pack("<IQQ", _VERSION, len(tensors), len(header_properties))
+    header = b"".join([MAGIC, counts, *header_properties.values(), *infos])
     try:
         with open_atomically(path) as file:
             file.write(header.ljust(_aligned(len(header)), b"\0"))
