@@ -179,15 +179,15 @@ def onnx_model(program: Any) -> bytes:
     """
     signature, w = program.graph_signature, _Writer()
     tensors = {**program.constants, **program.state_dict}
-    held = {
+    tensor_of_input = {
         spec.arg.name: tensors[spec.target]
         for spec in signature.input_specs
         if spec.target is not None
     }
     ends = []
     for node in program.graph.nodes:
-        if node.op == "placeholder" and node.name in held:
-            w.value_of[node] = held[node.name].detach().numpy()
+        if node.op == "placeholder" and node.name in tensor_of_input:
+            w.value_of[node] = tensor_of_input[node.name].detach().numpy()
         elif node.op == "placeholder":
             w.value_of[node] = node.name
             example = node.meta["val"]

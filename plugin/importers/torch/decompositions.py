@@ -212,6 +212,35 @@ def _roll(values: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Te
     return values
 
 
+def _layer_norm(
+    values: Tensor,
+    shape: Sequence[int],
+    scale: Tensor | None,
+    offset: Tensor | None,
+    epsilon: float,
+) -> Any:
+    """Normalize the last axes of f32 in f32, as PyTorch does: torch-mlir sums squares in f64.
+
+    ``(x - mean) / sqrt(mean((x - mean)**2) + epsilon) * scale + offset``
+
+    Returns:
+        The result, the mean, and the reciprocal of the root; NotImplemented for other types.
+    """
+    if values.dtype != torch.float32:
+        return NotImplemented
+    axes = [*range(values.dim() - len(shape), values.dim())]
+    mean = torch.mean(values, axes, keepdim=True)
+    centered = values - mean
+    variance = torch.mean(centered * centered, axes, keepdim=True)
+    factor = torch.rsqrt(variance + epsilon)
+    result = centered * factor
+    if scale is not None:
+        result = result * scale
+    if offset is not None:
+        result = result + offset
+    return result, mean, factor
+
+
 def decomposition_table() -> Table:
     """Return the table for `torch.export.ExportedProgram.run_decompositions`.
 
@@ -240,6 +269,7 @@ def decomposition_table() -> Table:
         torch.ops.subquant.convolve_integers.default: decompose_convolution,
         aten.empty_strided.default: _empty_strided,
         aten.as_strided.default: _as_strided,
+        aten.native_layer_norm.default: _layer_norm,
         aten.roll.default: _roll,
         aten.max_pool2d_with_indices.default: pooling.max_pool_with_indices,
         aten.max_pool3d_with_indices.default: pooling.max_pool_with_indices,
