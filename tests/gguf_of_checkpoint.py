@@ -42,6 +42,7 @@ def write_gguf(name: str, architecture: str, path: Path, **properties: Any) -> P
         first = rope["original_max_position_embeddings"]
         factor = config["max_position_embeddings"] / first
         properties = {
+            "rope.scaling.type": "longrope",
             "rope.scaling.original_context_length": first,
             "rope.scaling.attn_factor": math.sqrt(1 + math.log(factor) / math.log(first)),
             **properties,

@@ -18,7 +18,7 @@ from checkpoints import FOLDERS, changed_copy, expected, numpy_logits, relative_
 from gguf_of_checkpoint import write_gguf
 from programs import LONG
 from subquant.cli import main
-from subquant.errors import InputError, UsageError
+from subquant.errors import InputError, UnsupportedError, UsageError
 from subquant.formats.tokenizer_files import TokenizerFiles
 from subquant.models import load
 from subquant.models.huggingface.tokenizer import CheckpointTokenizer
@@ -198,7 +198,8 @@ def test_the_context_chooses_the_factors_of_long_rope(tmp_path: Path) -> None:
     """The first context is of 32 tokens; transformers has other factors for a text of 40."""
     arrays = np.load(FOLDERS / "phi3_longrope" / "expected.npz")
     tokens, reference = arrays["long_tokens"].tolist(), arrays["logits_long"]
-    gguf = write_gguf("phi3_longrope", "phi3", tmp_path / "model.gguf")
+    scaling = {"rope.scaling.type": "linear"}  # earlier versions of the converter write none
+    gguf = write_gguf("phi3_longrope", "phi3", tmp_path / "model.gguf", **scaling)
     for path in (FOLDERS / "phi3_longrope", gguf):
         assert relative_error(numpy_logits(path, tokens), reference) < 3e-6
     assert relative_error(numpy_logits(gguf, tokens[:24]), reference[:24]) > 1e-3
@@ -206,6 +207,31 @@ def test_the_context_chooses_the_factors_of_long_rope(tmp_path: Path) -> None:
         model = load(gguf, activations="float", kv_cache="f32", context=context)
         error = relative_error(model.logits(tokens[:24]), reference[:24])
         assert error < 5e-6 if is_long else error > 1e-3
+
+
+def test_long_rope_excludes_yarn(tmp_path: Path) -> None:
+    scaling = {"rope.scaling.type": "yarn"}
+    path = write_gguf("phi3_longrope", "phi3", tmp_path / "model.gguf", **scaling)
+    with pytest.raises(UnsupportedError, match="by 'yarn', and the file has the divisors"):
+        open_model(path)
+
+
+def test_long_rope_of_llama(tmp_path: Path) -> None:
+    """Files have divisors for texts of up to 32 tokens, and others for longer ones."""
+    pairs = np.arange(1, 9)
+    scaling = {
+        "rope_type": "longrope",
+        "original_max_position_embeddings": 32,
+        "short_factor": (1 + pairs / 16).tolist(),
+        "long_factor": (1 + pairs**1.5).tolist(),
+    }
+    folder = changed_copy("llama2", tmp_path, lambda c: c["rope_parameters"].update(scaling))
+    path = write_gguf(str(folder), "llama", tmp_path / "model.gguf")
+    tokens = [(7 * number) % 64 for number in range(40)]
+    short, long = (numpy_logits(path, tokens[:count]) for count in (32, 40))
+    assert relative_error(short, numpy_logits(folder, tokens[:32])) < 3e-6
+    assert relative_error(long, numpy_logits(folder, tokens)) < 3e-6
+    assert relative_error(long[:32], short) > 1e-3
 
 
 # -- tokens ----------------------------------------------------------------------------------------

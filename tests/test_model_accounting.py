@@ -182,7 +182,7 @@ def test_patterns_of_irrelevant_properties_are_narrow() -> None:
             "expected one number",
         ),
         ({"vocab_size": 99}, "tensor 'token_embd.weight' has 394 rows, expected 99, the property"),
-        ({"rope.scaling.type": "longrope"}, "rotary embeddings are scaled by 'longrope'"),
+        ({"rope.scaling.type": "dynamic"}, "rotary embeddings are scaled by 'dynamic'"),
     ],
 )
 def test_properties_that_contradict_the_architecture(

@@ -182,9 +182,14 @@ def test_blocks_with_a_window_and_without(tmp_path: Path) -> None:
          "'llama.expert_used_count'"),
         (TinyModel("qwen2", properties={"expert_count": 8}), "the model has experts, and only "
          "models of the architectures llama and qwen3moe are supported with them"),
-        (TinyModel("llama", properties={"rope.scaling.type": "longrope"}),
+        (TinyModel("qwen2", properties={"rope.scaling.type": "longrope"}),
          "rotary embeddings are scaled by 'longrope', which is not supported; expected none, linear"
          " or yarn"),
+        (TinyModel("llama", properties={"rope.scaling.type": "longrope"}),
+         "the file has no tensor 'rope_factors_short.weight' of 32 numbers above 0"),
+        (TinyModel("llama", properties={"rope.scaling.type": "zzz"}),
+         "rotary embeddings are scaled by 'zzz', which is not supported; expected none, linear, "
+         "yarn or longrope"),
         (TinyModel("qwen3", properties={"rope.scaling.type": "yarn", "rope.freq_base": 1.0}),
          "property 'qwen3.rope.freq_base' is 1, expected more"),
         (TinyModel("llama", properties={"rope.dimension_count": 63}),

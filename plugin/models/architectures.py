@@ -56,6 +56,8 @@ class Architecture(BlockStructure):
             ``2 i`` and ``2 i + 1``.
         optional_biases: layers that have one where the file does, as in llama.cpp.
         rope_factors: frequencies may be divided by the elements of ``rope_freqs.weight``.
+        long_rope: frequencies may be divided by those of ``rope_factors_short.weight``, or of
+            ``rope_factors_long.weight`` in long contexts.
         pattern: every such block attends to all tokens where there is a window; 1 if the
             architecture has no window, 0 if all blocks have it.
         window_base: of rotary embeddings where there is a window; 0 for that of other blocks.
@@ -66,6 +68,7 @@ class Architecture(BlockStructure):
     pairs: Pairs = "halves"
     optional_biases: tuple[str, ...] = _QKV
     rope_factors: bool = False
+    long_rope: bool = False
     pattern: int = 1
     window_base: float = 0.0
     has_experts: bool = False
@@ -82,9 +85,13 @@ TABLE = {
         window_base=10_000.0,
     ),
     "llama": Architecture(
-        pairs="neighbors", optional_biases=LAYERS, rope_factors=True, has_experts=True
+        pairs="neighbors",
+        optional_biases=LAYERS,
+        rope_factors=True,
+        long_rope=True,
+        has_experts=True,
     ),
-    "phi3": Architecture(optional_biases=(), pattern=0, fused=True),
+    "phi3": Architecture(optional_biases=(), long_rope=True, pattern=0, fused=True),
     "qwen2": Architecture(biases=_QKV, optional_biases=("output",)),
     "qwen3": Architecture(qk_norms=True),
     "qwen3moe": Architecture(qk_norms=True, has_experts=True, needs_experts=True),

@@ -161,12 +161,16 @@ class Configuration:
                 "of them"
             )
         base = values.number("rope.freq_base", 10_000.0, 1.0)
-        has_factors = kind.rope_factors and "rope_freqs.weight" in tensors
         context = values.count("context_length")
-        scale, yarn = 1.0 / values.rope_factor(), values.yarn(context, base)
-        rotation = Rotation(base, rotary_size, scale, kind.pairs, has_factors, yarn)
-        if name == "phi3":
+        scaling = values.scaling(kind.long_rope)
+        rotation = Rotation(base, rotary_size, 1.0 / values.rope_factor(scaling), kind.pairs)
+        if scaling == "yarn":
+            rotation = replace(rotation, yarn=values.yarn(context, base))
+        # Files of Phi 3 do not always say how they are scaled.
+        if scaling == "longrope" or (name == "phi3" and _LONG_ROPE.intersection(tensors)):
             rotation = _with_long_rope(rotation, values, tensors, context)
+        elif kind.rope_factors and "rope_freqs.weight" in tensors:
+            rotation = replace(rotation, has_factors=True)
         table = tensors.get("token_embd.weight")
         blocks = values.count("block_count")
         if blocks > len(tensors):
@@ -230,18 +234,24 @@ class Configuration:
         return self.window > 0 and self.windowed_blocks[block]
 
 
+_LONG_ROPE = frozenset(("rope_factors_short.weight", "rope_factors_long.weight"))
+
+
 def _with_long_rope(
     rotation: Rotation, values: Properties, tensors: Mapping[str, InferenceTensor], context: int
 ) -> Rotation:
-    """Return a rotation with the divisors of LongRoPE, if the file has them.
+    """Return a rotation with the divisors of LongRoPE.
 
-    Source: llama.cpp, ``llama_model_phi3`` and ``llama_model::get_rope_factors``.
+    Sources: llama.cpp, ``llama_model_phi3``, ``llama_model_llama`` and
+    ``llama_model::get_rope_factors``; ``conversion/base.py``, which writes the type ``longrope``.
     """
-    names = [f"rope_factors_{length}.weight" for length in ("short", "long")]
-    if not any(name in tensors for name in names):
-        return rotation
+    if rotation.yarn is not None:
+        raise UnsupportedError(
+            "rotary embeddings are scaled by 'yarn', and the file has the divisors "
+            f"'{min(_LONG_ROPE)}' of LongRoPE; expected one of them"
+        )
     pairs, divisors = rotation.size // 2, []
-    for name in names:
+    for name in sorted(_LONG_ROPE, reverse=True):  # those of short contexts first
         tensor = tensors.get(name)
         array = np.zeros(1)
         if isinstance(tensor, PrimitiveTensor) and tensor.shape == (pairs,):

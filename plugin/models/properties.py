@@ -77,19 +77,23 @@ class Properties:
         is_zero = isinstance(value, (int, float)) and not isinstance(value, bool) and value == 0
         return default if value is None or is_zero else self.number(key, least=least)
 
-    def _scaling(self) -> str:
+    def scaling(self, has_long_rope: bool) -> str:
+        """Return how rotary embeddings are scaled: ``none``, ``linear``, ``yarn`` or ``longrope``.
+
+        Args:
+            has_long_rope: files of the architecture may have the divisors of LongRoPE.
+        """
         kind = str(self._value("rope.scaling.type", "linear"))
-        if kind not in ("none", "linear", "yarn"):
+        kinds = ["none", "linear", "yarn", *(["longrope"] if has_long_rope else [])]
+        if kind not in kinds:
             raise UnsupportedError(
                 f"rotary embeddings are scaled by '{kind[:40]}', which is not supported; expected "
-                "none, linear or yarn"
+                f"{', '.join(kinds[:-1])} or {kinds[-1]}"
             )
         return kind
 
-    def yarn(self, context: int, base: float) -> Yarn | None:
-        """Return the scaling by YaRN, if the file says so."""
-        if self._scaling() != "yarn":
-            return None
+    def yarn(self, context: int, base: float) -> Yarn:
+        """Return the scaling by YaRN."""
         if base == 1.0:
             raise InputError(
                 f"property '{self._name}.rope.freq_base' is 1, expected more, as YaRN divides by "
@@ -101,9 +105,8 @@ class Properties:
             self.number("rope.scaling.yarn_beta_slow", Yarn.slow),
         )
 
-    def rope_factor(self) -> float:
-        """Return the divisor of positions."""
-        kind = self._scaling()
+    def rope_factor(self, kind: str) -> float:
+        """Return the divisor of positions, of a kind of `scaling`."""
         linear = self.optional_number("rope.scale_linear", 1.0, _LEAST_FACTOR)
         factor = self.optional_number("rope.scaling.factor", linear, _LEAST_FACTOR)
         return 1.0 if kind == "none" else factor

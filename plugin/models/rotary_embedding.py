@@ -78,7 +78,7 @@ class Rotation:
         has_factors: each frequency is divided by an element of ``rope_freqs.weight``.
         yarn: scaling by YaRN, which applies the scale to slow pairs alone; None for all.
         llama3: scaling of Llama 3.1, which applies the scale to slow pairs alone; None for all.
-        long_rope: scaling by LongRoPE, in place of the scale; None for none.
+        long_rope: scaling by LongRoPE, in addition to the scale; None for none.
         context: the context of the session, which chooses the divisors of LongRoPE.
         attention_factor: the factor of turned elements; None for that of YaRN, or 1.
     """
@@ -112,7 +112,8 @@ class Rotation:
             return frequencies * (share + self.scale * (1 - share))
         if self.long_rope is not None:
             is_long = self.context > self.long_rope.context
-            return np.divide(frequencies, self.long_rope.long if is_long else self.long_rope.short)
+            divisors = self.long_rope.long if is_long else self.long_rope.short
+            return self.scale * np.divide(frequencies, divisors)
         if self.yarn is None:
             return self.scale * frequencies
         low = max(math.floor(self._pair_with(self.yarn.fast)), 0)
