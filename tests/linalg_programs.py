@@ -183,6 +183,43 @@ def _of_groups(x: np.ndarray, w: np.ndarray, s: np.ndarray) -> np.ndarray:
     return x @ (w * s[..., None]).reshape(len(w), -1).T
 
 
+def _convolution(
+    operation: str, ins: Types, result: str, meaning: Callable[..., np.ndarray]
+) -> LinalgProgram:
+    """A convolution of integers; the zero point of the image is -5, that of the kernel 0."""
+    zero_points = "%zx = arith.constant -5 : i32\n%zw = arith.constant 0 : i32\n"
+    return LinalgProgram(
+        {name: text for name, text in ins.items() if "x" in text},
+        result,
+        zero_points + _named(operation, ins, result),
+        meaning,
+        raised=("stablehlo.convolution",),
+    )
+
+
+def _convolved(
+    image: np.ndarray,
+    kernel: np.ndarray,
+    stride: int = 1,
+    dilation: int = 1,
+    product: Callable[..., np.ndarray] = np.matmul,
+) -> np.ndarray:
+    """The convolution of an NHWC image with an HWCF (or HWC) kernel."""
+    taps = kernel.shape[:2]
+    sizes = [
+        (pixels - (count - 1) * dilation - 1) // stride + 1
+        for pixels, count in zip(image.shape[1:3], taps, strict=True)
+    ]
+    total = np.zeros(())
+    for y, x in np.ndindex(taps):
+        rows, columns = (
+            slice(tap * dilation, tap * dilation + (size - 1) * stride + 1, stride)
+            for tap, size in zip((y, x), sizes, strict=True)
+        )
+        total = total + product(image[:, rows, columns], kernel[y, x])
+    return total
+
+
 PROGRAMS: dict[str, LinalgProgram] = {
     "matvec of groups with float zero points": LinalgProgram(
         {"x": "8x64xf32", "w": "256x8x64xi4", "s": "256x8x1xf32", "z": "256x8x1xf32"},
@@ -454,6 +491,66 @@ linalg.yield %t : i32
         _named("matmul", {"x": "32x128xi8", "w": "128x192xi8"}, "32x192xi32"),
         lambda x, w: x @ w,
         raised=("stablehlo.dot_general",),
+    ),
+    "conv_2d_nhwc_hwcf_q": _convolution(
+        "conv_2d_nhwc_hwcf_q",
+        {"x": "1x12x12x16xi8", "w": "3x3x16x32xi8", "zx": "i32", "zw": "i32"},
+        "1x10x10x32xi32",
+        lambda x, w: _convolved(x + 5, w),
+    ),
+    "conv_2d_nhwc_hwcf with strides": _convolution(
+        "conv_2d_nhwc_hwcf {strides = dense<2> : tensor<2xi64>}",
+        {"x": "1x13x13x16xi8", "w": "3x3x16x32xi8"},
+        "1x6x6x32xi32",
+        lambda x, w: _convolved(x, w, stride=2),
+    ),
+    "conv_2d_nchw_fchw with dilations": _convolution(
+        "conv_2d_nchw_fchw {dilations = dense<2> : tensor<2xi64>}",
+        {"x": "2x16x13x13xi8", "w": "32x16x3x3xi8"},
+        "2x32x9x9xi32",
+        lambda x, w: _convolved(
+            x.transpose(0, 2, 3, 1), w.transpose(2, 3, 1, 0), dilation=2
+        ).transpose(0, 3, 1, 2),
+    ),
+    "conv_1d_nwc_wcf": _convolution(
+        "conv_1d_nwc_wcf",
+        {"x": "1x64x16xi8", "w": "3x16x32xi8"},
+        "1x62x32xi32",
+        lambda x, w: _convolved(x[:, None], w[None])[:, 0],
+    ),
+    "depthwise_conv_2d_nhwc_hwc_q": _convolution(
+        "depthwise_conv_2d_nhwc_hwc_q",
+        {"x": "1x12x12x32xi8", "w": "3x3x32xi8", "zx": "i32", "zw": "i32"},
+        "1x10x10x32xi32",
+        lambda x, w: _convolved(x + 5, w, product=np.multiply),
+    ),
+    "a convolution of dequantized operands": LinalgProgram(
+        {"x": "1x12x12x16xi8", "w": "3x3x16x32xi8", "s": "32xf32"},
+        "1x10x10x32xf32",
+        _generic(
+            "a",
+            "b y x c: b y x c, b y x c",
+            {"x": "1x12x12x16xi8"},
+            "1x12x12x16xf32",
+            """
+%q = arith.sitofp %x0 : i8 to f32
+%k = arith.constant 0.25 : f32
+%p = arith.mulf %q, %k : f32
+linalg.yield %p : f32
+""",
+        )
+        + _generic(
+            "d",
+            "y x c o: y x c o, o, y x c o",
+            {"w": "3x3x16x32xi8", "s": "32xf32"},
+            "3x3x16x32xf32",
+            _SCALED,
+        )
+        + _named(
+            "conv_2d_nhwc_hwcf", {"a": "1x12x12x16xf32", "d": "3x3x16x32xf32"}, "1x10x10x32xf32"
+        ),
+        lambda x, w, s: _convolved(x * 0.25, w * s),
+        raised=("subquant.dequantize", "stablehlo.convolution"),
     ),
     "quantized_batch_matmul": LinalgProgram(
         {"x": "3x16x128xi8", "w": "3x128x160xi8", "zx": "i32"},

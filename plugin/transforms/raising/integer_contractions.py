@@ -12,7 +12,7 @@ i32, where both sides are equal modulo 2**32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,6 +43,13 @@ class Difference:
     @classmethod
     def of(cls, difference: Value, contracted: Sequence[int]) -> Difference | None:
         """The storage and zero points of a value of i32; None if it is no such difference."""
+        reshape = producer_named(difference, "stablehlo.reshape")
+        if reshape is not None:
+            before = cls.of(reshape.operands[0], ())
+            if before is None or before.computed is not None:
+                return None
+            shape = [int(n) for n in difference.type.shape]
+            return replace(before, storage=stablehlo.reshape(before.storage, shape))
         subtraction = producer_named(difference, "stablehlo.subtract")
         converted = difference if subtraction is None else subtraction.operands[0]
         conversion = producer_named(converted, "stablehlo.convert")

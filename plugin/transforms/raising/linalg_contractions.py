@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core._mlir import Operation, Value, ir
-from ...emit import stablehlo
+from ...emit import linalg, stablehlo
 from ...emit.operation import producer_named, producer_of, value, with_element, with_shape
 from .linalg_loops import Structured, Untranslatable
 from .linalg_values import LinalgTranslator
@@ -154,7 +154,7 @@ class LinalgContraction:
         return product
 
     def emit(
-        self, left: Value, right: Value, spaces: tuple[list[int], list[int]], element: ir.Type
+        self, left: Value, right: Value, *, spaces: Sequence[list[int]], element: ir.Type
     ) -> Value:
         """Emit the sum of the products of two sides, with an axis for each of `parallel`."""
         parallel = self.parallel
@@ -179,8 +179,12 @@ class LinalgContraction:
         """Add the initial value of the result, unless it is zero, to a sum in its order."""
         op = self.structured.op
         initial, type_ = op.operands[-1], op.results[0].type
-        if total.type != type_:  # axes of one element, which no loop has
+        if total.type.rank == type_.rank:
+            total = linalg.cast(total, type_)
+        elif type_.has_static_shape:  # axes of one element, which no loop has
             total = stablehlo.reshape(total, [int(n) for n in type_.shape])
+        else:
+            raise Untranslatable("its result has a dynamic shape, and an axis without a loop")
         if _is_zero(initial):
             return total
         return value("stablehlo.add", [initial, total], type_)

@@ -74,10 +74,10 @@ class Structured:
         for number, operand in enumerate(self.op.operands):
             if not isinstance(operand.type, ir.ShapedType):
                 continue
-            for term, extent in zip(self.terms(number), operand.type.shape, strict=True):
-                if term.loop is not None and term.divisor == 1:
-                    known = extents.get(term.loop, -1)
-                    extents[term.loop] = known if known >= 0 else int(extent)
+            for axis, extent in zip(self.maps[number].results, operand.type.shape, strict=True):
+                if isinstance(axis, ir.AffineDimExpr):
+                    known = extents.get(axis.position, -1)
+                    extents[axis.position] = known if known >= 0 else int(extent)
         return extents
 
     def terms(self, number: int) -> list[Term]:

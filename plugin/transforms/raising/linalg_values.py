@@ -174,20 +174,26 @@ class LinalgTranslator:
 
         A scalar of one operand is computed in the operand's shape, and then broadcast.
         """
-        operands = structured.op.operands
-        numbers = [
-            number
-            for number in structured.operands_of(scalar)
-            if isinstance(operands[number].type, ir.ShapedType)
-        ]
+        numbers = self._shaped_operands(structured, scalar)
         if len(numbers) == 1:
-            tensor = self.tensor(operands[numbers[0]])
-            elements = self._of_operand(structured, scalar, tensor)
+            elements = self.of_operand(structured, scalar)
             return self._read(structured, elements, structured.terms(numbers[0]), loops)
         shape = [structured.extents[loop] for loop in loops]
         return self._scalar(
             structured, scalar, shape, lambda each: self.element(structured, each, loops)
         )
+
+    def of_operand(self, structured: Structured, scalar: Value) -> Value:
+        """A scalar of a body that is computed from one operand, in its shape."""
+        numbers = self._shaped_operands(structured, scalar)
+        if len(numbers) != 1:
+            raise Untranslatable("its image is computed from several operands")
+        tensor = self.tensor(structured.op.operands[numbers[0]])
+        return self._of_operand(structured, scalar, tensor)
+
+    def _shaped_operands(self, structured: Structured, scalar: Value) -> list[int]:
+        operands, numbers = structured.op.operands, structured.operands_of(scalar)
+        return [each for each in numbers if isinstance(operands[each].type, ir.ShapedType)]
 
     def _of_operand(self, structured: Structured, scalar: Value, tensor: Value) -> Value:
         """A scalar that is computed from one operand, `tensor`, in its shape."""

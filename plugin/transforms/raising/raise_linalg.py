@@ -33,14 +33,18 @@ is raised in two cases, and stays as it is in all others:
   has the roundings of a sum of floats, in another order.
 * Both operands are integers of at most 8 bits, less zero points, and the sum is i32. It is exact.
 
+Convolutions are contractions that read one operand by windows (`raising.linalg_windows`). They are
+raised where both operands are quantized, which is where kernels compute them.
+
 With ``explain=true`` a remark on each contraction of narrow integers that stays gives the reason,
 and a remark names each dequantization that no contraction reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ...core._mlir import Operation, Value, ir
 from ...emit.operation import erase_unused, is_used, mlir_type, recorded
@@ -54,6 +58,7 @@ from .integer_contractions import Difference, contract_differences
 from .linalg_contractions import LinalgContraction
 from .linalg_loops import Untranslatable, elementwise
 from .linalg_values import LinalgTranslator, is_dequantized
+from .linalg_windows import LinalgConvolution
 from .tensor_views import VIEWS
 
 _ELEMENTWISE = ("linalg.generic", "linalg.map")
@@ -155,54 +160,69 @@ def _contract(
     contraction: LinalgContraction, translator: LinalgTranslator, emitted: Sequence[Operation]
 ) -> Value | NoMatch:
     """Emit the sum of products, if an operand is dequantized, or both are integers."""
-    sides = contraction.sides(translator)
-    spaces = (contraction.space(sides[0]), contraction.space(sides[1]))
     element = contraction.structured.op.results[0].type.element_type
-    left, right = (contraction.emit_side(translator, side) for side in sides)
+    convolution = LinalgConvolution.of(contraction)
+    if convolution is not None:
+        left, right = convolution.emit_sides(translator)
+        spaces, emit = None, convolution.emit
+    else:
+        sides = contraction.sides(translator)
+        spaces = [contraction.space(side) for side in sides]
+        left, right = (contraction.emit_side(translator, side) for side in sides)
+        emit = partial(contraction.emit, spaces=spaces)
     if isinstance(element, ir.IntegerType):
-        return _contract_integers(contraction, left, right, spaces)
+        return _contract_integers(contraction, left, right, spaces, emit)
     arithmetic, reasons = Arithmetic(), dict[str, None]()
     for each in emitted:
         if each.name in STEPS and (reason := arithmetic.follow(each)) is not None:
             reasons[reason.reason] = None
-    for side in (right, left):
-        fact = arithmetic.of(side)
-        plan = DequantizationPlan.of(fact) if isinstance(fact, ExpressedFact) else None
-        is_cast = is_dequantized(value_before(side, *VIEWS, "stablehlo.convert"))
-        if is_cast or isinstance(plan, DequantizationPlan):
-            return contraction.emit(left, right, spaces, element)
-        if isinstance(plan, NoMatch):
-            reasons[plan.reason] = None
+    quantized = [_is_quantized(side, arithmetic, reasons) for side in (left, right)]
+    if all(quantized) or (any(quantized) and convolution is None):
+        return emit(left, right, element=element)
+    if any(quantized):
+        return NoMatch("a convolution with one quantized operand has no kernel")
     if reasons:
         return NoMatch(f"the dequantization of an operand {' and '.join(reasons)}")
     return NoMatch("no operand is dequantized in a known form")
+
+
+def _is_quantized(side: Value, arithmetic: Arithmetic, reasons: dict[str, None]) -> bool:
+    """True for a side that is a dequantization; `reasons` gets the reason if it is nearly one."""
+    if is_dequantized(value_before(side, *VIEWS, "stablehlo.convert")):
+        return True
+    fact = arithmetic.of(side)
+    if not isinstance(fact, ExpressedFact):
+        return False
+    plan = DequantizationPlan.of(fact)
+    if isinstance(plan, NoMatch):
+        reasons[plan.reason] = None
+    return isinstance(plan, DequantizationPlan)
 
 
 def _contract_integers(
     contraction: LinalgContraction,
     left: Value,
     right: Value,
-    spaces: tuple[list[int], list[int]],
+    spaces: Sequence[Sequence[int]] | None,
+    emit: Callable[..., Value],
 ) -> Value | NoMatch:
-    """Emit a contraction of integers."""
-    if contraction.structured.op.results[0].type.element_type != mlir_type(I32):
+    """Emit a contraction of integers; `spaces` are the loops of both sides, None for windows."""
+    i32, parallel = mlir_type(I32), contraction.parallel
+    if contraction.structured.op.results[0].type.element_type != i32:
         return NoMatch("its integers are not summed in i32")
-    parallel = contraction.parallel
     contracted = [
-        [axis for axis, loop in enumerate(space) if loop not in parallel] for space in spaces
+        [axis for axis, loop in enumerate(space) if loop not in parallel]
+        for space in spaces or ((), ())
     ]
-    differences = [
+    x, w = (
         Difference.of(side, summed) for side, summed in zip((left, right), contracted, strict=True)
-    ]
-    if any(each is None for each in differences):
+    )
+    if x is None or w is None:
         return NoMatch("its operands are not integers of at most 8 bits less zero points")
+    if spaces is None and (x.computed is not None or w.computed is not None):
+        return NoMatch("the zero points of a convolution are computed")
     axes = [
-        [parallel.index(loop) if loop in parallel else -1 for loop in space] for space in spaces
+        [parallel.index(loop) if loop in parallel else -1 for loop in space]
+        for space in spaces or ((), ())
     ]
-
-    def dot(one: Value, other: Value) -> Value:
-        return contraction.emit(one, other, spaces, mlir_type(I32))
-
-    x, w = differences
-    assert x is not None and w is not None  # checked above
-    return contract_differences(x, w, contracted, axes, dot)
+    return contract_differences(x, w, contracted, axes, partial(emit, element=i32))

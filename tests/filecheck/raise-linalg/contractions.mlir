@@ -90,3 +90,19 @@ func.func @cast(%q: tensor<8x64x!quant.uniform<i4:f32:{0:8, 1:32}, {{0.5, 0.25}}
   %y = linalg.matvec ins(%w, %x : tensor<8x64xf32>, tensor<64xf32>) outs(%init : tensor<8xf32>) -> tensor<8xf32>
   return %y : tensor<8xf32>
 }
+
+// -----
+
+// A window is read at sums of loops; the zero point of the image is part of its type.
+// CHECK-LABEL: func.func @window(
+// CHECK: %[[X:[^: ]+]] = "subquant.subtract_zero_point"(%{{.*}}) : (tensor<1x9x9x4x!quant.uniform<i8:f32, 1.000000e+00:-5>>) -> tensor<1x9x9x4xi32>
+// CHECK: %[[W:[^: ]+]] = "subquant.subtract_zero_point"
+// CHECK: %[[R:[^: ]+]] = stablehlo.convolution(%[[X]], %[[W]]) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {stride = [2, 2], rhs_dilate = [1, 1]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+// CHECK-NEXT: return %[[R]]
+func.func @window(%x: tensor<1x9x9x4xi8>, %w: tensor<3x3x4x8xi8>) -> tensor<1x4x4x8xi32> {
+  %zx = arith.constant -5 : i32
+  %zw = arith.constant 0 : i32
+  %init = arith.constant dense<0> : tensor<1x4x4x8xi32>
+  %y = linalg.conv_2d_nhwc_hwcf_q {strides = dense<2> : tensor<2xi64>} ins(%x, %w, %zx, %zw : tensor<1x9x9x4xi8>, tensor<3x3x4x8xi8>, i32, i32) outs(%init : tensor<1x4x4x8xi32>) -> tensor<1x4x4x8xi32>
+  return %y : tensor<1x4x4x8xi32>
+}

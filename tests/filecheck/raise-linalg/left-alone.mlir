@@ -1,11 +1,19 @@
 // RUN: subquant opt %s --passes "raise-linalg{explain=true}" --verify-diagnostics --split-input-file
 
-func.func @window(%x: tensor<1x8x8x4xi8>, %w: tensor<3x3x4x8xi8>) -> tensor<1x6x6x8xi32> {
-  %z = arith.constant 0 : i32
+func.func @window(%x: tensor<1x8x8x4xi8>, %w: tensor<3x3x4x8xi8>, %z: i32) -> tensor<1x6x6x8xi32> {
   %init = arith.constant dense<0> : tensor<1x6x6x8xi32>
-  // expected-remark @+1 {{'linalg.conv_2d_nhwc_hwcf_q' op is left to IREE: an operand is read at 'd1 + d4', as by a window}}
+  // expected-remark @+1 {{'linalg.conv_2d_nhwc_hwcf_q' op is left to IREE: the zero points of a convolution are computed}}
   %y = linalg.conv_2d_nhwc_hwcf_q ins(%x, %w, %z, %z : tensor<1x8x8x4xi8>, tensor<3x3x4x8xi8>, i32, i32) outs(%init : tensor<1x6x6x8xi32>) -> tensor<1x6x6x8xi32>
   return %y : tensor<1x6x6x8xi32>
+}
+
+// -----
+
+func.func @float_image(%x: tensor<1x8x8x4xf32>, %w: tensor<3x3x4x8xi8>) -> tensor<1x6x6x8xf32> {
+  %init = arith.constant dense<0.0> : tensor<1x6x6x8xf32>
+  // expected-remark @+1 {{'linalg.conv_2d_nhwc_hwcf' op is left to IREE: a convolution with one quantized operand has no kernel}}
+  %y = linalg.conv_2d_nhwc_hwcf ins(%x, %w : tensor<1x8x8x4xf32>, tensor<3x3x4x8xi8>) outs(%init : tensor<1x6x6x8xf32>) -> tensor<1x6x6x8xf32>
+  return %y : tensor<1x6x6x8xf32>
 }
 
 // -----
