@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +32,16 @@ class Counter(nn.Module):
         super().__init__()
         self.linear = nn.Linear(8, 4)
         self.register_buffer("count", torch.zeros(4))
+        self.register_buffer("calls", torch.tensor(0))
         self.register_buffer("offset", torch.arange(4.0), persistent=False)
 
     def forward(self, x: torch.Tensor, *, scale: float = 2.0) -> dict[str, object]:
         before = self.count * 1.0
         self.count.add_(1.0)
+        self.calls += 1
         return {
             "y": self.linear(x) * scale + self.offset,
-            "counts": (before, self.count + 0, x > 0),
+            "counts": (before, self.count + 0, x > 0, self.calls * 2),
         }
 
 
@@ -100,7 +103,8 @@ def test_an_updated_buffer_is_kept_between_calls() -> None:
     compiled = subquant.torch.compile(module, (x,), {"scale": 3.0})
     for count in range(3):
         result = compiled(x, scale=3.0)
-        before, after, positive = result["counts"]
+        before, after, positive, twice = result["counts"]
+        assert twice.item() == 2 * (count + 1)
         assert before.tolist() == [count] * 4
         assert after.tolist() == [count + 1] * 4
         assert torch.equal(positive, x > 0)
@@ -194,6 +198,47 @@ def test_an_operator_without_a_lowering_is_refused_at_its_line() -> None:
         subquant.torch.compile(Eigenvalues().eval(), (torch.zeros(4, 4),))
     assert caught.value.place is not None
     assert caught.value.place.file == __file__
+
+
+class Operation(nn.Module):
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.function(x)
+
+
+REFUSED = {
+    "draws random numbers": torch.rand_like,
+    "makes a size or a number of Python from the data": torch.nonzero,
+    "updates its argument 'x' in place": lambda x: x.add_(1),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_an_operation_that_depends_on_more_than_values_is_refused(message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message) as caught:
+        subquant.torch.export(Operation(REFUSED[message]).eval(), (torch.ones(4),))
+    assert caught.value.place is not None
+    assert caught.value.place.file == __file__
+
+
+def test_a_refusal_in_a_layer_of_pytorch_is_at_the_users_line() -> None:
+    module = nn.Sequential(nn.AdaptiveMaxPool3d(2)).eval()
+    with pytest.raises(UnsupportedError, match="adaptive_max_pool3d") as caught:
+        subquant.torch.compile(Operation(module).eval(), (torch.zeros(1, 4, 6, 6, 6),))
+    assert caught.value.place is not None
+    assert caught.value.place.file == __file__
+
+
+def test_results_that_are_no_tensors_are_returned() -> None:
+    batch = torch.export.Dim("batch")
+    module = Operation(lambda x: (x + 1, None, x.shape[0], "text", 2.5)).eval()
+    compiled = subquant.torch.compile(module, (torch.zeros(4),), dynamic_shapes=({0: batch},))
+    result = compiled(torch.zeros(3))
+    assert result[0].tolist() == [1.0] * 3
+    assert result[1:] == (None, 3, "text", 2.5)
 
 
 def test_a_branch_on_data_is_refused() -> None:

@@ -25,6 +25,8 @@ import subquant.torch  # noqa: E402  (needs torch)
 from subquant.errors import ExecutionError  # noqa: E402
 from torch_models import MODELS, tokens  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes")
+
 BATCHES = (1, 3, 8)
 SMALLEST = ("MLP", "CNN")
 

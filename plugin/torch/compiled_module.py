@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
 from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
@@ -111,9 +117,17 @@ def _inputs(
     return inputs
 
 
+def _leaf(spec: OutputSpec, tensor: torch.Tensor) -> Any:
+    """Return a result as the Python function does: a size is a number."""
+    return tensor if isinstance(spec.arg, TensorArgument) else tensor.item()
+
+
 def _outputs(program: ExportedProgram, tensors: list[torch.Tensor]) -> Any:
     """Return the results in the structure that the Python function returns."""
     specs = [s for s in program.graph_signature.output_specs if s.kind == OutputKind.USER_OUTPUT]
     remaining = iter(tensors)
-    leaves = [next(remaining) for _ in specs]
+    leaves = [
+        each.arg.value if isinstance(each.arg, ConstantArgument) else _leaf(each, next(remaining))
+        for each in specs
+    ]
     return pytree.tree_unflatten(leaves, program.call_spec.out_spec)

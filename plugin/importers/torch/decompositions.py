@@ -16,6 +16,7 @@ import torch
 from ...errors import UnsupportedError
 from . import pooling
 from .bit_operations import bit_operations
+from .indexing import indexing_operators
 from .integer_convolution import decompose_convolution
 
 Tensor: TypeAlias = torch.Tensor
@@ -254,7 +255,9 @@ def decomposition_table() -> Table:
     of_pytorch = get_decompositions(
         [aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d]
     )
-    table: Table = dict(get_decomposition_table()) | of_pytorch | bit_operations()
+    table: Table = (
+        dict(get_decomposition_table()) | of_pytorch | bit_operations() | indexing_operators()
+    )
     return table | {
         quantized.quantize_per_tensor.default: _quantize,
         quantized.quantize_per_tensor.tensor: _quantize_by_tensors,

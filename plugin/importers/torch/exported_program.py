@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 from torch_mlir.dialects import torch as _torch_dialect  # noqa: F401  registers its operations
 from torch_mlir.extras.fx_importer import (
@@ -93,13 +94,14 @@ def _import_program(
     program: ExportedProgram, module: ir.Module, name: str, tensors: _Tensors
 ) -> None:
     importer = FxImporter(module=module, hooks=tensors)
+    names = _argument_names(program), _result_names(program)
+    _drop_constant_results(program)
     with module.context, ir.Location.unknown():
         try:
             function = importer.import_program(program, func_name=name).operation
         except (NotImplementedError, TypeError, AssertionError, KeyError) as error:
             raise UnsupportedError(f"torch-mlir cannot import the program: {error}") from None
         tensors.move_stores(function)
-        names = _argument_names(program), _result_names(program)
         block = function.regions[0].blocks[0]
         with ir.InsertionPoint.at_block_begin(block):
             check_dimensions(program, dict(zip(names[0], block.arguments, strict=True)))
@@ -108,12 +110,20 @@ def _import_program(
             function.attributes[attribute] = ir.ArrayAttr.get(texts)
 
 
+def _drop_constant_results(program: ExportedProgram) -> None:
+    """Drop results that are None, numbers or texts: the caller of the executable knows them."""
+    signature, output = program.graph_signature, program.graph.output_node()
+    pairs = zip(signature.output_specs, output.args[0], strict=True)
+    tensors = [pair for pair in pairs if not isinstance(pair[0].arg, ConstantArgument)]
+    signature.output_specs = [spec for spec, _ in tensors]
+    output.args = (tuple(each for _, each in tensors),)
+
+
 def _argument_names(program: ExportedProgram) -> list[str]:
-    specs = program.graph_signature.input_specs
-    kind = torch.export.graph_signature.InputKind.USER_INPUT
-    constant = torch.export.graph_signature.ConstantArgument
     return [
-        each.arg.name for each in specs if each.kind == kind and not isinstance(each.arg, constant)
+        each.arg.name
+        for each in program.graph_signature.input_specs
+        if each.kind == InputKind.USER_INPUT and not isinstance(each.arg, ConstantArgument)
     ]
 
 
@@ -122,7 +132,12 @@ def _result_names(program: ExportedProgram) -> list[str]:
     spec = program.call_spec.out_spec
     tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
-    return [".".join(_text_of(key) for key in path) or "result" for path in paths]
+    outputs = [s for s in program.graph_signature.output_specs if s.kind == OutputKind.USER_OUTPUT]
+    return [
+        ".".join(_text_of(key) for key in path) or "result"
+        for path, each in zip(paths, outputs, strict=True)
+        if not isinstance(each.arg, ConstantArgument)
+    ]
 
 
 def _text_of(key: Any) -> str:

@@ -41,8 +41,12 @@ def check_program(program: ExportedProgram) -> None:
                 "place of a mask as index",
                 place_of_node(node),
             )
-    for name in program.graph_signature.user_inputs_to_mutate.values():
+    updated = program.graph_signature.user_inputs_to_mutate
+    for node in program.graph.nodes:
+        if node.name not in updated:
+            continue
         raise UnsupportedError(
-            f"the module updates its argument '{name}' in place, which a compiled module cannot; "
-            "update a copy (clone()), and return it"
+            f"the module updates its argument '{updated[node.name]}' in place, which a compiled "
+            "module cannot; update a copy (clone()), and return it",
+            place_of_node(node),
         )

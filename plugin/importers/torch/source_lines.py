@@ -11,7 +11,8 @@ from torch.export import ExportedProgram
 from ...errors import Place
 
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+),', re.MULTILINE)
-_PYTORCH = os.path.dirname(torch.__file__) + os.sep
+_NOT_OF_USERS = os.path.dirname(torch.__file__) + os.sep, "<"
+"""Beginnings of names of files: PyTorch's own, and of code that is in no file."""
 
 
 def drop_frames_of_pytorch(program: ExportedProgram) -> None:
@@ -32,7 +33,7 @@ def _user_trace(trace: str) -> str:
     """Cut a stack trace behind its last frame outside of PyTorch; all of PyTorch's stay whole."""
     text = trace if trace.startswith("  File") else "  " + trace
     frames = list(_FRAME.finditer(text))
-    users = [n for n, frame in enumerate(frames) if not frame.group(1).startswith(_PYTORCH)]
+    users = [n for n, frame in enumerate(frames) if not frame.group(1).startswith(_NOT_OF_USERS)]
     if not users or users[-1] + 1 == len(frames):
         return trace
     return text[: frames[users[-1] + 1].start()].rstrip("\n")

@@ -36,6 +36,7 @@ from .integer_convolutions import narrow_convolutions
 from .negative_indices import normalize_indices
 from .negative_scalars import write_negative_scalars
 from .remainders import write_remainders
+from .sort_order import order_sorts
 from .static_shapes import write_static_shapes
 
 _DIALECTS = ("torch.", "torch_c.")
@@ -151,6 +152,7 @@ class LegalizeTorch(ModulePass):
             if _IMPORT_ATTRIBUTE in op.attributes:
                 del op.attributes[_IMPORT_ATTRIBUTE]
         write_static_shapes(module)
+        order_sorts(module)
         for op in named(module, ["stablehlo.constant"]):
             if not isinstance(op.attributes["value"], ir.DenseElementsAttr):
                 op.attributes["value"] = elements_of_resource(op) or op.attributes["value"]
