@@ -56,6 +56,8 @@ CONVERSIONS = (
 _UNSIGNED = ("arith.extui", "arith.uitofp")
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 _BITCAST = "flow.tensor.bitcast"
+_WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+_FLOATS = (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type)
 _VIEWS = (*_RESHAPES, "tensor.extract_slice", _BITCAST)
 
 
@@ -236,6 +238,7 @@ class LinalgTranslator:
 
     def computed(self, op: Operation, operands: Sequence[Value], type_: ir.Type) -> Value:
         """The result of an operation of arith on tensors."""
+        _check_element(type_)
         name = SAME_MEANING.get(op.name)
         if name is not None:
             return value(f"stablehlo.{name}", operands, type_)
@@ -259,6 +262,7 @@ class LinalgTranslator:
         self, structured: Structured, tensor: Value, terms: Sequence[Term], loops: Sequence[int]
     ) -> Value:
         """The elements of a tensor that iterations read, with an axis for each of `loops`."""
+        _check_element(tensor.type)
         extents = structured.extents
         dims = [term.loop for term in terms if term.loop is not None]
         if len(set(dims)) < len(dims):
@@ -309,8 +313,18 @@ def is_dequantized(tensor: Value) -> bool:
 
 
 def _is_narrow(type_: ir.Type) -> bool:
-    """True for a tensor of integers of 2 to 16 bits."""
+    """True for a tensor of integers of 2 to 16 bits, of a width that StableHLO has."""
     if not isinstance(type_, ir.RankedTensorType):
         return False
     element = type_.element_type
-    return isinstance(element, ir.IntegerType) and 2 <= element.width <= MAX_STORAGE_BITS
+    if not isinstance(element, ir.IntegerType) or element.width not in _WIDTHS:
+        return False
+    return 2 <= element.width <= MAX_STORAGE_BITS
+
+
+def _check_element(type_: ir.Type) -> None:
+    """`Untranslatable` unless StableHLO has the elements of a tensor."""
+    element = type_.element_type
+    is_integer = isinstance(element, ir.IntegerType) and element.width in _WIDTHS
+    if not is_integer and not isinstance(element, _FLOATS):
+        raise Untranslatable(f"it computes with '{element}'")

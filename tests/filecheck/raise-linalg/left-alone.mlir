@@ -71,3 +71,27 @@ func.func @wide(%x: tensor<4x64xi16>, %w: tensor<64x8xi16>) -> tensor<4x8xi64> {
   %y = linalg.matmul ins(%x, %w : tensor<4x64xi16>, tensor<64x8xi16>) outs(%init : tensor<4x8xi64>) -> tensor<4x8xi64>
   return %y : tensor<4x8xi64>
 }
+
+// -----
+
+// StableHLO has no integers of 24 bits, nor of 5.
+func.func @widths(%x: tensor<4x64xf32>, %q: tensor<8x64xi8>, %r: tensor<8x64xi5>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
+  %init = arith.constant dense<0.0> : tensor<4x8xf32>
+  // expected-remark @+1 {{'linalg.generic' op is left to IREE: it computes with 'i24'}}
+  %y = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]} ins(%x, %q : tensor<4x64xf32>, tensor<8x64xi8>) outs(%init : tensor<4x8xf32>) {
+  ^bb0(%x0: f32, %q0: i8, %acc: f32):
+    %0 = arith.extsi %q0 : i8 to i24
+    %1 = arith.sitofp %0 : i24 to f32
+    %2 = arith.mulf %x0, %1 : f32
+    %3 = arith.addf %acc, %2 : f32
+    linalg.yield %3 : f32
+  } -> tensor<4x8xf32>
+  %z = linalg.generic {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], iterator_types = ["parallel", "parallel", "reduction"]} ins(%x, %r : tensor<4x64xf32>, tensor<8x64xi5>) outs(%init : tensor<4x8xf32>) {
+  ^bb0(%x0: f32, %q0: i5, %acc: f32):
+    %1 = arith.sitofp %q0 : i5 to f32
+    %2 = arith.mulf %x0, %1 : f32
+    %3 = arith.addf %acc, %2 : f32
+    linalg.yield %3 : f32
+  } -> tensor<4x8xf32>
+  return %y, %z : tensor<4x8xf32>, tensor<4x8xf32>
+}
