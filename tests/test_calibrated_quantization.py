@@ -10,6 +10,8 @@ import gguf
 import numpy as np
 import pytest
 
+from checkpoint_folders import FOLDERS
+from checkpoints import numpy_logits
 from command_line import fail, succeed
 from gguf_models import TinyModel
 from subquant.calibration.gptq import damped, gptq, output_error, refit_scales
@@ -17,13 +19,17 @@ from subquant.calibration.grids import CLIPPINGS, Grid, as_scales, fit_grid
 from subquant.calibration.language_model import quantize_language_model
 from subquant.calibration.layer import Calibration, gguf_tensor
 from subquant.errors import UsageError
-from subquant.layouts import PlanarQuantizedTensor
+from subquant.formats.checkpoints.compressed_writer import packed_layer
+from subquant.formats.checkpoints.layers import PackedTensor
+from subquant.formats.safetensors import read_safetensors
+from subquant.layouts import BlockAffineLayout, PlanarQuantizedTensor
 from subquant.models.interface import empty_caches
 from subquant.models.source import open_model
 from subquant.models.transformer import embed, logits, run_blocks
 from subquant.numerics.parameters import StorageType
 from subquant.weights import Dataset, Theta
 from subquant.weights.quantizing import WeightQuantization
+from subquant.weights.sources import open_weights
 
 
 def problem(rows: int, depth: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -309,3 +315,46 @@ def test_types_that_no_gguf_file_has(tmp_path: Path) -> None:
     )
     assert "must end in .irpa" in fail(2, "quantize", path, "-o", output)
     assert not output.exists()
+
+
+# -- checkpoints of compressed-tensors -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["compressed_int4", "compressed_int4_asymmetric"])
+def test_layers_are_packed_as_the_library_packs_them(folder: str) -> None:
+    """The integers of layers that compressed-tensors wrote make its arrays again, to the bit."""
+    file = read_safetensors(FOLDERS / folder / "model.safetensors")
+    tensors = open_weights(FOLDERS / folder).theta.flatten()
+    packed = [tensor for tensor in tensors.values() if isinstance(tensor, PackedTensor)]
+    assert packed
+    for tensor in packed:
+        layout = tensor.unpack()
+        assert isinstance(layout, BlockAffineLayout)
+        integers, zeros = np.asarray(layout.stored()), layout.planes.get("z")
+        written = packed_layer(tensor.name, integers, np.asarray(layout.planes["d"]), zeros, 4)
+        layer = tensor.name.removesuffix(".weight")
+        for name, array in written.packed.items():
+            np.testing.assert_array_equal(array, file.tensors[f"{layer}.{name}"])
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_folder_becomes_a_checkpoint(symmetric: bool, tmp_path: Path) -> None:
+    text, output = tmp_path / "text.txt", tmp_path / "quantized"
+    text.write_text("the sea is blue and the sky is blue " * 80)
+    source = FOLDERS / "llama"
+    options = [] if symmetric else ["--asymmetric"]
+    printed = succeed("quantize", source, "--bits", "4", *options, "--calibrate", text,
+                      "--calibration-tokens", "128", "-o", f"{output}/", "--json")  # fmt: skip
+    names = {error["name"] for error in json.loads(printed.stdout)["tensors"]}
+    before, after = open_weights(source).theta.flatten(), open_weights(output).theta.flatten()
+    assert sorted(before) == sorted(after)
+    for name, tensor in after.items():
+        assert isinstance(tensor, PackedTensor) == (name in names)
+        if name not in names:
+            np.testing.assert_array_equal(tensor.stored_arrays[0], before[name].stored_arrays[0])
+    tokens = np.arange(5, dtype=np.int32)
+    logits_before, logits_after = (numpy_logits(each, list(tokens)) for each in (source, output))
+    distance = np.linalg.norm(logits_after - logits_before)
+    assert 0 < distance < 0.5 * np.linalg.norm(logits_before)
+    assert "exists" in fail(2, "quantize", source, "--bits", "4", "--calibrate", text,
+                            "--calibration-tokens", "128", "-o", f"{output}/")  # fmt: skip

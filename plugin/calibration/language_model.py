@@ -22,6 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..errors import InputError, UsageError
+from ..formats.checkpoints.compressed_writer import write_compressed
 from ..formats.gguf import property_bytes
 from ..formats.gguf_splits import part_files
 from ..formats.gguf_writer import write_gguf
@@ -38,7 +39,22 @@ from ..weights.sources import add_tokenizer
 from ..weights.theta import Dataset, Theta
 from .gptq import output_error
 from .grids import Grid, OffsetKind
-from .layer import Calibration, archive_tensor, check_gguf, gguf_tensor, gguf_type, quantize_layer
+from .layer import (
+    Calibration,
+    Output,
+    archive_tensor,
+    check_output_format,
+    checkpoint_tensor,
+    gguf_tensor,
+    gguf_type,
+    quantize_layer,
+)
+
+_PACKED_FOR: dict[Output, Callable[[str, Array, Grid], QuantizedTensor]] = {
+    "archive": archive_tensor,
+    "gguf": gguf_tensor,
+    "checkpoint": checkpoint_tensor,
+}
 
 CHUNK_TOKENS = 512
 """Tokens that go through a model together, which attend to each other."""
@@ -55,46 +71,66 @@ def calibrated(
     select: str = "",
     on_layer: OnLayer = lambda number, count, name: None,
     *,
-    for_gguf: bool = False,
+    output: Output = "archive",
 ) -> tuple[Dataset, list[LayerError]]:
     """Quantize the model of a file or folder by the tokens of a text; see the functions below.
 
     The result has the model's vocabulary, so that an archive of it is a model.
 
     Raises:
-        SubquantError: as `open_model`, `calibration_chunks` and `quantize_language_model`.
+        SubquantError: as `check_source`, `open_model`, `calibration_chunks` and
+            `quantize_language_model`.
     """
+    check_source(path, output)
     chunks = calibration_chunks(open_model(path), text, calibration.calibration_tokens)
     source = open_model(path)  # the tokenizer has taken the vocabulary of the other
     dataset, errors = quantize_language_model(
-        source, chunks, how, calibration, select, on_layer, for_gguf=for_gguf
+        source, chunks, how, calibration, select, on_layer, output=output
     )
     add_tokenizer(dataset, path)
     return dataset, errors
 
 
-def save_as_gguf(
+def save(
     source: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     dataset: Dataset,
     how: WeightQuantization,
+    output: Output,
     on_tensor: OnLayer = lambda number, count, name: None,
 ) -> None:
-    """Write the result of `calibrated` as a GGUF file with the properties of the source.
+    """Write the result of `calibrated` in the format that it was packed for.
 
     Raises:
-        UsageError: the source is no GGUF file.
-        InputError: as `write_gguf`.
+        UsageError: as `check_source`, or the folder exists.
+        InputError: the file or folder cannot be written.
     """
-    if weights_format(source) != "gguf":
+    check_source(source, output)
+    tensors = list(dataset.theta.flatten().values())
+    if output == "gguf":
+        properties = property_bytes(part_files(source)[0])
+        ggml_type = gguf_type(StorageType(how.bits, not how.asymmetric))
+        write_gguf(path, properties, tensors, ggml_type, on_tensor)
+    elif output == "checkpoint":
+        symmetric = not how.asymmetric
+        write_compressed(source, path, tensors, how.bits, how.block_size, is_symmetric=symmetric)
+    else:
+        dataset.save(path)
+
+
+def check_source(source: str | os.PathLike[str], output: Output) -> None:
+    """Refuse a source without the properties that the output's format has; UsageError."""
+    kind = weights_format(source)
+    if output == "gguf" and kind != "gguf":
         raise UsageError(
             f"a .gguf file is made of a .gguf file, and '{os.fspath(source)}' is none; write an "
             ".irpa archive"
         )
-    properties = property_bytes(part_files(source)[0])
-    tensors = list(dataset.theta.flatten().values())
-    ggml_type = gguf_type(StorageType(how.bits, not how.asymmetric))
-    write_gguf(output, properties, tensors, ggml_type, on_tensor)
+    if output == "checkpoint" and not os.path.isdir(source):
+        raise UsageError(
+            f"a folder is made of the folder of a checkpoint, and '{os.fspath(source)}' is none; "
+            "write an .irpa archive"
+        )
 
 
 def calibration_chunks(source: ModelSource, text: str, count: int) -> list[Array]:
@@ -129,7 +165,7 @@ def quantize_language_model(
     select: str = "",
     on_layer: OnLayer = lambda number, count, name: None,
     *,
-    for_gguf: bool = False,
+    output: Output = "archive",
 ) -> tuple[Dataset, list[LayerError]]:
     """Quantize the linear layers of a model's blocks; return the model, and each layer's errors.
 
@@ -139,7 +175,7 @@ def quantize_language_model(
     Args:
         chunks: calibration tokens, int32 ``[T]`` each, which go through the model alone.
         select: as that of `quantize_weights`.
-        for_gguf: True for layers in GGML's blocks, False for the planes of archives.
+        output: the format that the layers are packed for.
 
     Raises:
         UsageError: blocks do not divide a layer's inputs; a layer is quantized already, and
@@ -149,11 +185,9 @@ def quantize_language_model(
     calibration = calibration or Calibration()
     if how.granularity != "block":
         raise UsageError("calibrated layers have a scale for each block; use --granularity block")
-    make: Callable[[str, Array, Grid], QuantizedTensor] = archive_tensor
-    kind: OffsetKind | None = None
-    if for_gguf:
-        check_gguf(how)
-        make, kind = gguf_tensor, "offsets" if how.asymmetric else "symmetric"
+    check_output_format(how, output)
+    has_offsets = output == "gguf" and how.asymmetric
+    kind: OffsetKind | None = "offsets" if has_offsets else None
     configuration = source.configuration
     names = _layer_names(configuration)
     selected = chosen([source.tensors[name].name for name in names], select)
@@ -197,7 +231,7 @@ def quantize_language_model(
                 )
             except UsageError as error:
                 raise UsageError(f"tensor '{source.tensors[name].name}' {error.message}") from None
-            quantized = make(source.tensors[name].name, integers, grid)
+            quantized = _PACKED_FOR[output](source.tensors[name].name, integers, grid)
             values = grid.dequantize(integers)
             replaced[quantized.name] = quantized
             block[part] = PrimitiveTensor(values, part)

@@ -9,6 +9,8 @@ import numpy as np
 
 from ..core.option_fields import check_choices, option
 from ..errors import UsageError
+from ..formats.checkpoints.compressed_writer import WRITTEN_BITS, packed_layer
+from ..formats.checkpoints.layers import PackedTensor
 from ..layouts import GgmlTensor, PlanarQuantizedTensor
 from ..layouts.ggml_encoding import BLOCK_SIZE, ENCODED_TYPES, encode
 from ..numerics.element_types import Array
@@ -16,6 +18,9 @@ from ..numerics.parameters import StorageType
 from ..weights.quantizing import WeightQuantization, block_layout
 from .gptq import damped, gptq, refit_scales
 from .grids import Grid, OffsetKind, fit_grid
+
+Output = Literal["archive", "gguf", "checkpoint"]
+"""Format of the result: an ``.irpa`` archive, a GGUF file, or a folder of compressed-tensors."""
 
 _REFITS = 2
 """Rounds of GPTQ, each followed by scales that fit its integers."""
@@ -90,18 +95,29 @@ def gguf_tensor(name: str, integers: Array, grid: Grid) -> GgmlTensor:
     return encode(gguf_type(grid.storage), stored, grid.scales, offsets, name)
 
 
+def checkpoint_tensor(name: str, integers: Array, grid: Grid) -> PackedTensor:
+    """Return a quantized layer as a checkpoint of compressed-tensors stores it."""
+    storage = grid.storage
+    zeros = grid.zero_points if grid.kind == "zero points" else None
+    stored, scales = integers.astype(storage.dtype), grid.scales.astype(np.float16)
+    return packed_layer(name, stored, scales, zeros, storage.width)
+
+
 def gguf_type(storage: StorageType) -> str:
     """Return the name of GGML's type for integers; the unsigned ones have offsets."""
     return f"Q{storage.width}_{0 if storage.signed else 1}"
 
 
-def check_gguf(how: WeightQuantization) -> None:
-    """Refuse a quantization that no type of GGML has; UsageError."""
-    name = gguf_type(StorageType(how.bits, not how.asymmetric))
-    if name not in ENCODED_TYPES or how.block_size != BLOCK_SIZE:
-        kind = "asymmetric" if how.asymmetric else "symmetric"
-        raise UsageError(
-            f"a .gguf file has no type of {how.bits} {kind} bits in blocks of {how.block_size}; "
-            f"expected {', '.join(ENCODED_TYPES)}: 4 or 5 bits, or 8 symmetric ones, in blocks of "
-            f"{BLOCK_SIZE}"
-        )
+def check_output_format(how: WeightQuantization, output: Output) -> None:
+    """Refuse a quantization that the format of the output does not have; UsageError."""
+    kind = "asymmetric" if how.asymmetric else "symmetric"
+    if output == "gguf":
+        name = gguf_type(StorageType(how.bits, not how.asymmetric))
+        if name not in ENCODED_TYPES or how.block_size != BLOCK_SIZE:
+            raise UsageError(
+                f"a .gguf file has no type of {how.bits} {kind} bits in blocks of "
+                f"{how.block_size}; expected {', '.join(ENCODED_TYPES)}: 4 or 5 bits, or 8 "
+                f"symmetric ones, in blocks of {BLOCK_SIZE}"
+            )
+    if output == "checkpoint" and how.bits not in WRITTEN_BITS:
+        raise UsageError(f"a checkpoint has layers of 4 or 8 bits, got {how.bits}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..calibration.layer import Calibration
+from ..calibration.layer import Calibration, Output
 from ..errors import counted
 from ..weights.quantizing import WeightQuantization, quantize_weights
 from ..weights.sources import check_output, default_output, open_with_tokenizer
@@ -56,20 +56,24 @@ def command(
     \b
     subquant quantize checkpoint/ --bits 4 --scales mse -o model.irpa
     subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o model.irpa
+    subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o checkpoint-w4a16/
     subquant quantize model-f16.gguf --bits 4 --calibrate book.txt -o model-q4.gguf
     subquant generate --model model.irpa --prompt "The sea is"
     subquant quantize model.irpa --granularity axis --select attn --plot errors.svg
     """
     from rich.console import Console
 
-    from ..calibration.language_model import calibrated, save_as_gguf
+    from ..calibration.language_model import calibrated, save
     from . import plots
 
     calibration = Calibration(**pop_values(Calibration, options))
     how = WeightQuantization(**options)
     output = default_output(source, f"-q{how.bits}.irpa") if output is None else output
-    is_gguf = text is not None and output.endswith(".gguf")
-    check_output(source, output, (".irpa",) if text is None else (".irpa", ".gguf"))
+    kind: Output = "archive"
+    if text is not None and output.endswith((".gguf", "/")):
+        kind = "gguf" if output.endswith(".gguf") else "checkpoint"
+    if kind != "checkpoint":
+        check_output(source, output, (".irpa",) if text is None else (".irpa", ".gguf"))
     if plot is not None:
         plots.check_plot(plot)
     with show_progress(f"quantize {source}") as progress:
@@ -81,15 +85,12 @@ def command(
             dataset, errors = quantize_weights(open_with_tokenizer(source), how, select, on_tensor)
         else:
             dataset, errors = calibrated(
-                source, read_text(text), how, calibration, select, on_tensor, for_gguf=is_gguf
+                source, read_text(text), how, calibration, select, on_tensor, output=kind
             )
-        if is_gguf:
-            save_as_gguf(source, output, dataset, how, on_tensor)
-        else:
-            dataset.save(output)
+        save(source, output, dataset, how, kind, on_tensor)
     if plot is not None:
         plots.write_plot(plot, lambda: plots.errors_figure(errors))
-    size = Path(output).stat().st_size
+    size = _size_of(Path(output))
     if as_json:
         listed = [{**vars(e), "signal_to_noise": min(e.signal_to_noise, 1e9)} for e in errors]
         click.echo(json.dumps({"output": output, "bytes": size, "tensors": listed}))
@@ -97,3 +98,9 @@ def command(
     console = Console()
     console.print(plots.render_errors(errors, console.width))
     say(f"wrote {output} ({counted(len(errors), 'quantized tensor')}, {size:,} bytes)", err=True)
+
+
+def _size_of(path: Path) -> int:
+    """Return the bytes of a file, or of the files of a folder."""
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files)

@@ -1,0 +1,170 @@
+"""Writer of compressed-tensors checkpoints: int4 and int8 weights in groups along the inputs.
+
+The folder has the tensors of the source, the packed layers (``weight_packed``, ``weight_scale``,
+``weight_shape``, ``weight_zero_point``), the source's ``config.json`` with a
+``quantization_config``, and the source's files for text. `compressed_tensors` has the packing.
+
+Source: compressed-tensors 0.20, ``pack-quantized``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import TensorSpec, serialize_file
+
+from ...core.strict_json import load_json
+from ...errors import InputError, UsageError
+from ...layouts import BlockAffineLayout, InferenceTensor, PrimitiveTensor
+from ...numerics.element_types import Array
+from ...numerics.parameters import StorageType
+from ..tokenizer_files import NAMES
+from .layers import PackedTensor
+
+WRITTEN_BITS = (4, 8)
+"""Bits of integers that a word of 32 bits holds whole, which other readers take too."""
+
+
+def packed_layer(
+    name: str, integers: Array, scales: Array, zero_points: Array | None, bits: int
+) -> PackedTensor:
+    """Return a weight ``[N, K]`` in compressed-tensors' packing.
+
+    Args:
+        name: ``LAYER.weight``.
+        integers: ``[N, K]``: with zero points 0 to ``2**bits - 1``, else half the range less.
+        scales: ``[N, G]``, a floating-point type.
+        zero_points: integers like `scales`, or None.
+    """
+    rows, depth = integers.shape
+    half = 0 if zero_points is not None else 1 << (bits - 1)
+    unsigned = (integers.astype(np.int16) + half).astype(np.uint8)
+    packed = {
+        "weight_packed": _words(unsigned, bits),
+        "weight_scale": scales,
+        "weight_shape": np.array([rows, depth], np.int64),
+    }
+    if zero_points is not None:
+        columns = np.ascontiguousarray(zero_points.astype(np.uint8).T)
+        packed["weight_zero_point"] = np.ascontiguousarray(_words(columns, bits).T)
+    storage = StorageType(bits, zero_points is None)
+    stored = integers.astype(storage.dtype)
+    block = [1, depth // scales.shape[1]]
+
+    def make_layout() -> BlockAffineLayout:
+        return BlockAffineLayout.of(stored, scales, zero_points, block, storage)
+
+    return PackedTensor(name, (rows, depth), f"compressed int{bits}", packed, make_layout)
+
+
+def _words(values: Array, bits: int) -> Array:
+    """Pack integers of the last axis into words, from the low bits on; zeros fill the last word."""
+    count = 32 // bits
+    short = -values.shape[-1] % count
+    padded = np.pad(values, [(0, 0), (0, short)]).reshape((len(values), -1, count))
+    shifts = (np.arange(count) * bits).astype(np.uint32)
+    words: Array = np.bitwise_or.reduce(padded.astype(np.uint32) << shifts, axis=-1)
+    return words.astype("<u4").view("<i4")
+
+
+def write_compressed(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    tensors: Sequence[InferenceTensor],
+    bits: int,
+    group_size: int,
+    *,
+    is_symmetric: bool,
+) -> None:
+    """Write a checkpoint folder, whole or not at all.
+
+    Args:
+        source: the folder of the float checkpoint.
+        output: the folder, which must not exist.
+        tensors: of the source, with `packed_layer` in place of the quantized ones.
+
+    Raises:
+        UsageError: the output exists.
+        InputError: a file cannot be read or written.
+    """
+    target = Path(os.path.realpath(output))
+    if target.exists():
+        raise UsageError(f"the folder '{os.fspath(output)}' exists; give the name of a new one")
+    config = load_json(Path(source, "config.json"), "the model's configuration")
+    arrays: dict[str, Array] = {}
+    ignored: list[str] = []
+    for tensor in tensors:
+        if isinstance(tensor, PackedTensor):
+            layer = tensor.name.removesuffix(".weight")
+            arrays |= {f"{layer}.{part}": array for part, array in tensor.packed.items()}
+            continue
+        assert isinstance(tensor, PrimitiveTensor)  # the source is a float checkpoint
+        arrays[tensor.name] = tensor.array
+        if len(tensor.shape) == 2:
+            ignored.append(tensor.name.removesuffix(".weight"))
+    ignored = sorted({*ignored, "lm_head"})
+    config["quantization_config"] = _configuration(bits, group_size, is_symmetric, ignored)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".subquant-") as folder:
+            whole = Path(folder, "checkpoint")
+            whole.mkdir()
+            (whole / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            for name in NAMES:
+                if os.path.exists(os.path.join(source, name)):
+                    shutil.copyfile(os.path.join(source, name), whole / name)
+            contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+            specifications = {
+                name: TensorSpec(
+                    dtype=array.dtype.name,
+                    shape=list(array.shape),
+                    data_ptr=array.ctypes.data,
+                    data_len=array.nbytes,
+                )
+                for name, array in contiguous.items()
+            }
+            serialize_file(specifications, os.fspath(whole / "model.safetensors"), {"format": "pt"})
+            os.replace(whole, target)
+    except OSError as error:
+        raise InputError(f"cannot write '{os.fspath(output)}': {error.strerror or error}") from None
+
+
+def _configuration(
+    bits: int, group_size: int, is_symmetric: bool, ignored: Sequence[str]
+) -> dict[str, Any]:
+    """Return the ``quantization_config`` of one group of all linear layers but the ignored ones."""
+    weights = {
+        "num_bits": bits,
+        "type": "int",
+        "symmetric": is_symmetric,
+        "strategy": "group",
+        "group_size": group_size,
+        "dynamic": False,
+        "actorder": None,
+        "block_structure": None,
+        "observer": "minmax",
+        "observer_kwargs": {},
+    }
+    group = {
+        "targets": ["Linear"],
+        "weights": weights,
+        "input_activations": None,
+        "output_activations": None,
+        "format": "pack-quantized",
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": list(ignored),
+        "kv_cache_scheme": None,
+        "global_compression_ratio": None,
+    }
