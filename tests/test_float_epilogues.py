@@ -148,3 +148,36 @@ def test_chains_have_the_bits_of_numpy(name: str, kernels: str) -> None:
     assert np.array_equal(result, expected)
     if chain.result != "f32":
         assert np.unique(expected).size > 2  # not all are clamped
+
+
+@pytest.mark.parametrize("kernels", INSTRUCTIONS)
+@pytest.mark.parametrize("cast", ["quant.dcast", "stablehlo.uniform_dequantize"])
+def test_products_of_casts_are_of_integers(cast: str, kernels: str) -> None:
+    rng = np.random.default_rng(4)
+    scales = (rng.random(N) + 0.5).astype(np.float32)
+    weight = rng.integers(-128, 128, (N, K), np.int8)
+    x = rng.integers(0, 256, (M, K), np.uint8)
+    per_axis = ", ".join(f"{scale:.9e}" for scale in scales)
+
+    def dequantized(name: str, result: str, shape: str, type_: str) -> str:
+        source, target = f"tensor<{shape}x!{type_}>", f"tensor<{shape}xf32>"
+        if cast == "quant.dcast":
+            return f"%{result} = quant.dcast %{name} : {source} to {target}"
+        return f"%{result} = {cast} %{name} : ({source}) -> {target}"
+
+    text = f"""
+!x = !quant.uniform<u8:f32, 0.1:201>
+!w = !quant.uniform<i8:f32:0, {{{per_axis}}}>
+func.func @main(%x: tensor<{M}x{K}x!x>) -> tensor<{M}x{N}xf32> {{
+  %i = stablehlo.constant dense<"0x{weight.tobytes().hex().upper()}"> : tensor<{N}x{K}xi8>
+  %w = quant.scast %i : tensor<{N}x{K}xi8> to tensor<{N}x{K}x!w>
+  {dequantized("x", "fx", f"{M}x{K}", "x")}
+  {dequantized("w", "fw", f"{N}x{K}", "w")}
+  %y = stablehlo.dot_general %fx, %fw, contracting_dims = [1] x [1]
+      : (tensor<{M}x{K}xf32>, tensor<{N}x{K}xf32>) -> tensor<{M}x{N}xf32>
+  return %y : tensor<{M}x{N}xf32>
+}}
+"""
+    result = np.asarray(subquant.compile(text, kernels=kernels).main(x))
+    acc = (x.astype(np.int64) - 201) @ weight.astype(np.int64).T
+    assert np.array_equal(result, acc.astype(np.float32) * (np.float32(0.1) * scales))

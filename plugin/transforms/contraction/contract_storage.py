@@ -20,6 +20,7 @@ product and each partial sum: it differs by up to ``(K + 2) * 2**-24 * sum_k |x[
 difference between both is within the bound of the float sum. Results that are quantized afterwards
 are equal unless they are that close to a tie.
 
+Casts of quantized types (``quant.dcast``, ``stablehlo.uniform_dequantize``) are read likewise.
 Scales may be computed, one for each tensor or for each index of an axis that the result has. Zero
 points are constants, or computed ones of the left operand of a matrix product. Left alone: operands
 with offsets, scales along contracted axes, sums that i32 may not hold, and batch dimensions. With
@@ -35,10 +36,10 @@ from functools import cached_property
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
-from ...dialects.quant import described_type
+from ...dialects.quant import described_type, parameters_of
 from ...dialects.subquant import DEQUANTIZE, operands_of
 from ...dialects.windows import dot_axes
-from ...emit import ArrayLike, Tensors, like, tensor, with_element
+from ...emit import ArrayLike, Tensors, like, stored, tensor, with_element
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import constant_elements
 from ...emit.operation import erase_unused, mlir_type, value
@@ -46,12 +47,14 @@ from ...emit.parameters import ModuleGlobals
 from ...errors import Remark
 from ...numerics.array_functions import convert
 from ...numerics.element_types import F32, I8, I32, AnyArray, Array, ElementType
-from ...numerics.parameters import ExpressedType, StorageType
+from ...numerics.packed_integers import wrapped
+from ...numerics.parameters import StorageType
 from ..base import UNCHANGED, ModulePass, NoMatch, named, producer_of
 from ..quantization.math.contraction import CONTRACTIONS, Contraction, Side
 from .sink_reshapes import sink_reshapes
 
 _MOVEMENTS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose")
+_CASTS = ("quant.dcast", "stablehlo.uniform_dequantize", "subquant.dcast")
 _WIDTHS = (2, 4, 8)
 """Bits of storage that is contracted as i8."""
 
@@ -78,6 +81,8 @@ class ContractStorage(ModulePass):
                     continue
                 result = _contract(op, left, right)
             if isinstance(result, NoMatch):
+                producers = map(producer_of, (*left.written, *right.written))
+                erase_unused(*filter(None, producers), also=_dequantizes)
                 if self.explain:
                     message = f"does not contract the integers of its operands: {result.reason}"
                     remarks.append(Remark.about(op, message))
@@ -91,7 +96,7 @@ class ContractStorage(ModulePass):
 
 
 def _dequantizes(op: Operation) -> bool:
-    return op.name in (*_MOVEMENTS, DEQUANTIZE)
+    return op.name in (*_MOVEMENTS, *_CASTS, DEQUANTIZE)
 
 
 @dataclass(frozen=True)
@@ -99,16 +104,19 @@ class _Dequantized:
     """A dequantized operand ``(q - z) * s``.
 
     Attributes:
-        cast: the ``subquant.dequantize``.
         movements: operations that move its elements, the last one first.
-        storage, expressed: the types of ``q`` and of the operand.
+        operands: those of ``subquant.dequantize``, by name.
+        block_sizes: sizes of the blocks that share a scale.
+        storage: the type of ``q``.
+        written: operands that are written for a cast of a quantized type.
     """
 
-    cast: Operation
     movements: tuple[Operation, ...]
+    operands: dict[str, Value]
+    block_sizes: list[int]
     storage: StorageType
-    expressed: ExpressedType
     module_globals: ModuleGlobals
+    written: tuple[Value, ...] = ()
 
     @classmethod
     def of(cls, operand: Value, module_globals: ModuleGlobals) -> _Dequantized | None:
@@ -118,19 +126,44 @@ class _Dequantized:
         while op is not None and op.name in _MOVEMENTS:
             movements.append(op)
             op = producer_of(op.operands[0])
+        if op is not None and op.name in _CASTS:
+            return cls._of_cast(op, tuple(movements), module_globals)
         if op is None or op.name != DEQUANTIZE:
             return None
-        return cls(op, tuple(movements), *described_type(op), module_globals)
+        blocks = [int(size) for size in op.attributes["block_sizes"]]
+        storage, _ = described_type(op)
+        return cls(tuple(movements), operands_of(op), blocks, storage, module_globals)
 
-    @cached_property
-    def _operands(self) -> dict[str, Value]:
-        return operands_of(self.cast)
+    @classmethod
+    def _of_cast(
+        cls, op: Operation, movements: tuple[Operation, ...], module_globals: ModuleGlobals
+    ) -> _Dequantized | None:
+        """Write the operands of a cast, which its quantized type has; None for blocks."""
+        [quantized] = op.operands
+        parameters = parameters_of(quantized.type)
+        if parameters is None or parameters.granularity == "sub-channel":
+            return None
+        if not quantized.type.has_static_shape:
+            return None
+        shape, axes = [int(n) for n in quantized.type.shape], parameters.axes
+        blocks = [1 if axis in axes else size for axis, size in enumerate(shape)]
+        grid = [size if axis in axes else 1 for axis, size in enumerate(shape)]
+        scales = parameters.scales.astype(np.float32).reshape(grid)
+        width = parameters.storage.width
+        zero_points = wrapped(parameters.zero_points, width).reshape(grid)
+        operands = {
+            "input": stored(quantized),
+            "scales": emit_stablehlo.constant(scales, mlir_type(F32)),
+            "zero_points": emit_stablehlo.constant(zero_points, ir.IntegerType.get_signless(width)),
+        }
+        written = tuple(operands.values())
+        return cls(movements, operands, blocks, parameters.storage, module_globals, written)
 
     @cached_property
     def varying_axis(self) -> int | NoMatch | None:
         """The axis of the operand along which parameters vary; None if there are single ones."""
-        shape = [int(n) for n in self._operands["input"].type.shape]
-        sizes = [int(n) for n in self.cast.attributes["block_sizes"]]
+        shape = [int(n) for n in self.operands["input"].type.shape]
+        sizes = self.block_sizes
         axes = [axis for axis, (n, size) in enumerate(zip(shape, sizes, strict=True)) if size < n]
         if not axes:
             return None
@@ -146,7 +179,7 @@ class _Dequantized:
     @cached_property
     def zero_points(self) -> Array | None:
         """The zero points, which are constant; None for computed ones."""
-        zero_points = self._operands.get("zero_points")
+        zero_points = self.operands.get("zero_points")
         if zero_points is None:
             return np.zeros(1, np.int64)
         numbers = constant_elements(zero_points, self.module_globals)
@@ -164,7 +197,7 @@ class _Dequantized:
 
     def difference(self) -> Value:
         """Emit ``q - z``, or ``q`` where the zero points are computed."""
-        storage, zeros = self._operands["input"], self.zero_points
+        storage, zeros = self.operands["input"], self.zero_points
         axis = self.varying_axis
         if self.storage.width < 8:
             storage = emit_stablehlo.convert(storage, mlir_type(I8))
@@ -188,7 +221,7 @@ class _Dequantized:
 
     def parameter(self, name: str, element: ElementType) -> ArrayLike:
         """Emit the scales or zero points of the operand, of one axis or of none."""
-        parameter, axis = self._operands[name], self.varying_axis
+        parameter, axis = self.operands[name], self.varying_axis
         assert not isinstance(axis, NoMatch)  # `_why_not`
         numbers = constant_elements(parameter, self.module_globals)
         shape = [] if axis is None else [parameter.type.shape[self._stored_axis(axis)]]
@@ -279,7 +312,7 @@ def _why_not(contraction: Contraction, left: _Dequantized, right: _Dequantized) 
             return axis.reason
         if axis is not None and axis not in side.to_result:
             return "an operand has scales along an axis that is summed over"
-        if "offsets" in operand._operands:
+        if "offsets" in operand.operands:
             return "an operand has offsets"
         if operand.storage.width not in _WIDTHS:
             return f"an operand has storage of {operand.storage}"

@@ -117,3 +117,37 @@ func.func @squared(%x: tensor<64x4xi8>) -> tensor<4x4xf32> {
   %y = stablehlo.dot_general %1, %0, contracting_dims = [1] x [0] : (tensor<4x64xf32>, tensor<64x4xf32>) -> tensor<4x4xf32>
   return %y : tensor<4x4xf32>
 }
+
+// -----
+
+// Casts of quantized types, of one scale and of one for each N; u8 with a zero point.
+// CHECK-LABEL: func.func @casts(
+// CHECK: "subquant.scast"({{.*}}) : (tensor<4x64xi8>) -> tensor<4x64x!quant.uniform<u8:f32, 1.000000e+00:200>>
+// CHECK: stablehlo.dot_general {{.*}} -> tensor<4x2xi32>
+// CHECK: stablehlo.constant dense<[1.250000e-01, 5.000000e-01]> : tensor<2xf32>
+// CHECK-NOT: quant.dcast
+// CHECK-NOT: uniform_dequantize
+!x = !quant.uniform<u8:f32, 0.5:200>
+!w = !quant.uniform<i8:f32:0, {0.25, 1.0}>
+func.func @casts(%x: tensor<4x64x!x>, %w: tensor<2x64x!w>) -> tensor<4x2xf32> {
+  %0 = quant.dcast %x : tensor<4x64x!x> to tensor<4x64xf32>
+  %1 = stablehlo.uniform_dequantize %w : (tensor<2x64x!w>) -> tensor<2x64xf32>
+  %y = stablehlo.dot_general %0, %1, contracting_dims = [1] x [1] : (tensor<4x64xf32>, tensor<2x64xf32>) -> tensor<4x2xf32>
+  return %y : tensor<4x2xf32>
+}
+
+// -----
+
+// Casts of quantized types stay as they are where the product does.
+// CHECK-LABEL: func.func @batched_casts(
+// CHECK-NEXT: quant.dcast
+// CHECK-NEXT: quant.dcast
+// CHECK-NEXT: stablehlo.dot_general
+// CHECK-NEXT: return
+!q = !quant.uniform<i8:f32, 0.5:3>
+func.func @batched_casts(%x: tensor<2x4x64x!q>, %y: tensor<2x4x64x!q>) -> tensor<2x4x4xf32> {
+  %0 = quant.dcast %x : tensor<2x4x64x!q> to tensor<2x4x64xf32>
+  %1 = quant.dcast %y : tensor<2x4x64x!q> to tensor<2x4x64xf32>
+  %2 = stablehlo.dot_general %0, %1, batching_dims = [0] x [0], contracting_dims = [2] x [2] : (tensor<2x4x64xf32>, tensor<2x4x64xf32>) -> tensor<2x4x4xf32>
+  return %2 : tensor<2x4x4xf32>
+}
