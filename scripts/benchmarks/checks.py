@@ -32,7 +32,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 _MIN_COSINE = 0.995
-"""Of the results of a module, whose quantizations make a step of a rounding error."""
+"""Least cosine of a module: a rounding error may become a step of a later quantization."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from . import Array, Case, Unsupported
 
 HAS_MODULES = True
 _ORDERS_OF_FUSION = {"Gemm": (), "MatMulIntegerToFloat": ("MatMulAddFusion",)}
-"""What a linear layer becomes, and the optimizers that are disabled for it."""
+"""The operator of a fused linear layer, and the optimizers that are disabled for it."""
 _TRIAL_SECONDS = 0.2
 _TYPES = {
     "float32": TensorProto.FLOAT,
