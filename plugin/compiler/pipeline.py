@@ -247,7 +247,7 @@ def compile_pipeline(
     steps: list[Step] = [
         ("legalize-torch", {}),
         ("verify-quantization", {}),
-        # Ahead of the passes that lower TOSA to linalg: its remarks are on what the user wrote.
+        # Ahead of the passes that lower TOSA to linalg: its remarks name the user's operations.
         ("raise-linalg", {"explain": options.explain}),
         ("convert-tosa-to-storage", {}),
         ("lower-tosa-variables", {}),

@@ -317,9 +317,8 @@ def _is_narrow(type_: ir.Type) -> bool:
     if not isinstance(type_, ir.RankedTensorType):
         return False
     element = type_.element_type
-    if not isinstance(element, ir.IntegerType) or element.width not in _WIDTHS:
-        return False
-    return 2 <= element.width <= MAX_STORAGE_BITS
+    width = element.width if isinstance(element, ir.IntegerType) else 0
+    return width in _WIDTHS and 2 <= width <= MAX_STORAGE_BITS
 
 
 def _check_element(type_: ir.Type) -> None:
