@@ -95,12 +95,13 @@ def test_a_reshape_to_another_number_of_elements(device: Device, device_name: st
 
 @ON_DEVICES
 @pytest.mark.parametrize("shape", list(itertools.product((1, 3), (1, 4))))
+@pytest.mark.parametrize("element", ["f32", "ui8"])
 def test_dimensions_that_expand_at_run_time(
-    device: Device, device_name: str, shape: tuple[int, int]
+    device: Device, device_name: str, shape: tuple[int, int], element: str
 ) -> None:
-    x = np.arange(12, dtype=np.float32)[: shape[0] * shape[1]].reshape(shape)
+    x = (np.arange(12)[: shape[0] * shape[1]].reshape(shape) + 240).astype(ELEMENTS[element])
     broadcast = "stablehlo.dynamic_broadcast_in_dim %0, %1, dims = [0, 2]"
-    text = one_operation(broadcast, ("?x?xf32", "3xi32"), "?x?x?xf32")
+    text = one_operation(broadcast, (f"?x?x{element}", "3xi32"), f"?x?x?x{element}")
     actual = run(text, device, x, numbers(3, 2, 4))
     np.testing.assert_array_equal(actual, np.broadcast_to(x[:, None], (3, 2, 4)))
 

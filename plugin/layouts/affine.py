@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
-from ..numerics.array_functions import is_known, scatter
+from ..numerics.array_functions import filled, is_known, scatter
 from ..numerics.block_form import BlockForm
 from ..numerics.element_types import AnyArray, Array
 from ..numerics.packed_integers import PLANE_BITS, PackedIntegers, plane_shapes
@@ -220,7 +220,9 @@ class BlockAffineLayout(BlockLayout):
             stored = integers.packed(self.planes, self.shape)
             if integers.zero:
                 there = np.int32(0) if zero_points is None else zero_points
-                zero_points = np.zeros(self.planes["d"].shape, np.int32) + there + integers.zero
+                scales = self.planes["d"]
+                zeros = filled(scales, scales.shape, 0, np.dtype(np.int32))
+                zero_points = zeros + there + integers.zero
         else:
             stored = self.planes["qs"]
         return BlockForm(

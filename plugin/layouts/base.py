@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
+from ..numerics.array_functions import filled
 from ..numerics.block_form import BlockForm
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import PackedIntegers
@@ -214,7 +215,7 @@ def packed_form(
         integers_of(stored, integers.low + integers.high),
         (*(1,) * (len(shape) - 1), block_size),
         scales,
-        np.full(grid, integers.zero, stored.dtype) if integers.zero else None,
+        filled(stored, grid, integers.zero, stored.dtype) if integers.zero else None,
         offsets,
     )
 

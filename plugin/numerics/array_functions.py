@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
-from .element_types import F32, I32, AnyArray, ElementType
+from .element_types import F32, I32, AnyArray, DType, ElementType
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -226,6 +226,13 @@ def beside(value: AnyArray, array: AnyArray, element: ElementType | None = None)
     In a program it has the type `element`, by default that of the dtype.
     """
     return array
+
+
+def filled(value: AnyArray, shape: Sequence[AnyArray], number: int, dtype: DType) -> AnyArray:
+    """Return an array of equal elements; of the program of `value` if its shape is symbolic."""
+    if all(isinstance(extent, int) for extent in shape):
+        return np.full(tuple(shape), number, dtype)
+    return np.broadcast_to(beside(value, np.full((), number, dtype)), tuple(shape))
 
 
 # -- loops -----------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..errors import UsageError
 from ..layouts import ActivationQuantization, TensorScaledLayout
 from ..numerics.array_functions import bits_of
 from ..numerics.element_types import F32, I32, AnyArray
@@ -51,6 +52,10 @@ def quantize_activations(
     count, depth = x.shape
     size = settings.group_size
     if size is not None:
+        if depth % size:
+            raise UsageError(
+                f"rows of {depth} elements are rounded in groups of {size}, expected a divisor"
+            )
         rounded = _rounded_floats(x.reshape((count, depth // size, size)), settings)
         return rounded.reshape((count, depth))
     if settings.type in _FLOATS:

@@ -60,7 +60,8 @@ def _separate(rows: AnyArray) -> AnyArray:
     IREE 3.13 fuses a look-up with a reduction of the rows, as that of a norm: it computes 8 rows at
     a time on the stack, which holds 32 KiB, and refuses longer rows.
     """
-    is_small = rows.shape[0] * rows.shape[1] <= _MAX_FUSED_ELEMENTS
+    elements = rows.shape[0] * rows.shape[1]
+    is_small = isinstance(elements, int) and elements <= _MAX_FUSED_ELEMENTS
     return rows if is_small else barrier(rows)
 
 

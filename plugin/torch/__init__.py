@@ -17,14 +17,17 @@ from .compiled_module import compile_module as compile
 from .exported_module import ExportedModule
 from .exported_module import export_module as export
 from .module_quantization import ModuleQuantization, quantize_module
+from .module_weights import LoadedWeights, load_weights
 
 __all__ = [
     "CompiledModule",
     "ExportedModule",
+    "LoadedWeights",
     "ModuleQuantization",
     "WeightQuantization",
     "compile",
     "export",
+    "load_weights",
     "nn",
     "quantize_module",
 ]

@@ -42,9 +42,11 @@ def _pad(
         raise UnsupportedError(f"np.pad with the mode '{mode}' has no translation to PyTorch")
     flat = [int(n) for pair in reversed(widths) for n in pair]
     if isinstance(constant_values, TorchArray):  # not a number that the program has
-        value = constant_values.astype(array.dtype).reshape(())
-        shifted = torch.nn.functional.pad((array - value).tensor, flat)
-        return TorchArray(shifted + value.tensor)
+        # IREE 3.13 refuses unsigned zeros of a dynamic shape.
+        wide = np.dtype(np.int32) if array.dtype.kind == "u" else array.dtype
+        value = constant_values.astype(wide).reshape(())
+        shifted = torch.nn.functional.pad((array.astype(wide) - value).tensor, flat)
+        return TorchArray(shifted + value.tensor).astype(array.dtype)
     number = np.asarray(constant_values).item()
     return TorchArray(torch.nn.functional.pad(array.tensor, flat, value=number))
 
@@ -62,11 +64,35 @@ def _contract(
     x, y = (torch_array(side, device=device) for side in (left, right))
     if batch != ((), ()) or list(left_axes) != [x.ndim - 1] or list(right_axes) != [1]:
         raise UnsupportedError("a contraction of other axes has no translation to PyTorch")
-    if target == np.int32 and x.dtype == y.dtype == np.int8:
-        rows = x.reshape((-1, x.shape[-1])).tensor
-        product = TorchArray(torch.ops.aten._int_mm.default(rows, y.tensor.t()))
+    if target == np.int32 and {x.dtype.name, y.dtype.name} <= {"int8", "uint8"}:
+        product = TorchArray(_multiply_bytes(x.reshape((-1, x.shape[-1])).tensor, y.tensor))
         return product.reshape((*x.shape[:-1], y.shape[0]))
     return TorchArray(torch.matmul(x.astype(target).tensor, y.astype(target).tensor.t()))
+
+
+def _multiply_bytes(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return ``rows @ weight.T`` in i32, for ``[M, K]`` and ``[N, K]`` of i8 or u8.
+
+    Kernels multiply i8, so u8 is ``v + 128`` with ``v`` of i8::
+
+        sum_k (x + a)(w + b) = sum_k x w + a sum_k w + b sum_k x + K a b
+    """
+    (x, x_offset), (w, w_offset) = map(_signed_bytes, (rows, weight))
+    product = torch.ops.aten._int_mm.default(x, w.t())
+    if x_offset:
+        product = product + x_offset * w.sum(1, dtype=torch.int32)
+    if w_offset:
+        product = product + w_offset * x.sum(1, dtype=torch.int32, keepdim=True)
+    if x_offset and w_offset:
+        product = product + x_offset * w_offset * x.shape[1]
+    return product
+
+
+def _signed_bytes(integers: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return integers of i8, and the number to add to them."""
+    if integers.dtype == torch.int8:
+        return integers, 0
+    return (integers.to(torch.int32) - 128).to(torch.int8), 128
 
 
 def _take(table: AnyArray, indices: AnyArray, axis: int = 0) -> TorchArray:

@@ -17,12 +17,24 @@ def _by_number(operator: Any) -> Callable[..., Any]:
     return decomposed
 
 
+def _counts(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the counts of a shift, broadcast if the shape is dynamic: torch-mlir does not."""
+    is_static = all(isinstance(size, int) for size in left.shape)
+    return right if is_static or right.ndim == left.ndim else right.expand_as(left)
+
+
 def _shift_right(left: torch.Tensor, right: torch.Tensor) -> Any:
     """Shift u8 as i32: torch-mlir lowers right shifts to arithmetic ones, of any type."""
-    if left.dtype != torch.uint8:
-        return NotImplemented
-    shifted = torch.bitwise_right_shift(left.to(torch.int32), right.to(torch.int32))
-    return shifted.to(torch.uint8)
+    counts = _counts(left, right)
+    if left.dtype == torch.uint8:
+        wide = torch.bitwise_right_shift(left.to(torch.int32), counts.to(torch.int32))
+        return wide.to(torch.uint8)
+    return NotImplemented if counts is right else torch.bitwise_right_shift(left, counts)
+
+
+def _shift_left(left: torch.Tensor, right: torch.Tensor) -> Any:
+    counts = _counts(left, right)
+    return NotImplemented if counts is right else torch.bitwise_left_shift(left, counts)
 
 
 def bit_operations() -> dict[Any, Callable[..., Any]]:
@@ -35,6 +47,7 @@ def bit_operations() -> dict[Any, Callable[..., Any]]:
         aten.bitwise_xor.Scalar: _by_number(torch.bitwise_xor),
         aten.bitwise_right_shift.Tensor: _shift_right,
         aten.bitwise_right_shift.Tensor_Scalar: right_by_number,
+        aten.bitwise_left_shift.Tensor: _shift_left,
         aten.bitwise_left_shift.Tensor_Scalar: left_by_number,
         aten.__rshift__.Tensor: torch.bitwise_right_shift,
         aten.__rshift__.Scalar: right_by_number,

@@ -24,12 +24,14 @@ from ...dialects.dense import array_of_dense
 from ...emit import linalg
 from ...emit.operation import INDEX
 from ..base import producer_of
+from .unsigned_integers import bits_as, signless
 
 
 def expand_dynamic_broadcast(op: Operation) -> Value:
-    """Rewrite a broadcast as a loop nest."""
+    """Rewrite a broadcast as a loop nest, of the bits of unsigned integers."""
     operand, shape = op.operands
-    source, target = operand.type, op.results[0].type
+    operand = bits_as(operand, signless(operand.type))
+    source, target = operand.type, signless(op.results[0].type)
     rank = len(target.shape)
     sizes = [
         entry_of_shape(shape, axis) if target.is_dynamic_dim(axis) else int(target.shape[axis])
@@ -63,7 +65,7 @@ def expand_dynamic_broadcast(op: Operation) -> Value:
             )
 
         result = linalg.generic([], output, [linalg.identity_map(rank)], element)
-    return result
+    return bits_as(result, op.results[0].type)
 
 
 def _axes_of(op: Operation, attribute: str) -> set[int]:
