@@ -129,3 +129,26 @@ def test_operators_compute_as_eager_pytorch() -> None:
         for result, reference in zip(results, expected, strict=True):
             assert result.dtype == reference.dtype, name
             torch.testing.assert_close(result, reference, rtol=0, atol=0, equal_nan=True)
+
+
+class Constants(torch.nn.Module):
+    """Returns constants of several sizes, added to an input."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        for size in (1, 2, 3, 16, 65, 300):
+            numbers = torch.randn(size, generator=generator)
+            self.register_buffer(f"constant_{size}", numbers.to(dtype))
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [x + each for each in self.buffers()]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_small_constants_of_16_bits_keep_their_bits(dtype: torch.dtype) -> None:
+    module, zero = Constants(dtype).eval(), torch.zeros(1, dtype=dtype)
+    results = subquant.torch.compile(module, (zero,))(zero)
+    for actual, expected in zip(results, module.buffers(), strict=True):
+        assert actual.dtype == dtype
+        assert torch.equal(actual, expected)
