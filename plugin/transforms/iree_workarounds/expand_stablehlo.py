@@ -36,7 +36,7 @@ from .batch_norm import expand_batch_norm_grad, expand_batch_norm_training
 from .broadcast_axes import order_broadcast
 from .buffer_iter_args import carry_buffers
 from .carried_tensors import CARRIES, separate_buffers
-from .convolutions import expand_convolution, split_groups
+from .convolutions import expand_convolution, multiply_patches, split_groups
 from .counted_loops import count_on_host
 from .dynamic_broadcasts import expand_dynamic_broadcast
 from .dynamic_contractions import expand_dynamic_convolution, expand_dynamic_dot
@@ -107,7 +107,7 @@ class ExpandStablehlo(ModulePass):
         """Rewrite `module`."""
         # Each step sees the results of the earlier ones.
         steps = [_SHAPES, _GATHERS, _BOUNDS, _PATTERNS, _DILATIONS, _MULTIPLICANDS]
-        steps += [_F16_ACCUMULATORS, _DYNAMIC, _PADS]
+        steps += [_PATCHES, _F16_ACCUMULATORS, _DYNAMIC, _PADS]
         if self.widen_bf16:
             steps.append(dict.fromkeys(CONTRACTIONS, widen_bf16_product))
         if self.widen_bodies:
@@ -192,6 +192,7 @@ _MULTIPLICANDS: dict[str, Pattern] = {
     "stablehlo.reduce": reduce_axis_by_axis,
     **dict.fromkeys(CONTRACTIONS, widen_multiplicands),
 }
+_PATCHES: dict[str, Pattern] = {"stablehlo.convolution": multiply_patches}
 _DYNAMIC: dict[str, Pattern] = {
     "stablehlo.convolution": expand_dynamic_convolution,
     "stablehlo.dot": expand_dynamic_dot,
