@@ -61,6 +61,21 @@ func.func @main() -> {scalar} {{
     assert "dense<1.84467441E+19>" in text  # expected -2.0
 
 
+def test_divisions_of_constants_still_have_no_sign() -> None:
+    """`transforms.torch.unfolded_divisions` hides them: 127 / -2 is 0 in torch-mlir."""
+    tensor = "!torch.vtensor<[],si32>"
+    text = lowered(f"""
+func.func @main() -> {tensor} {{
+  %x = torch.vtensor.literal(dense<127> : tensor<si32>) : {tensor}
+  %y = torch.vtensor.literal(dense<-2> : tensor<si32>) : {tensor}
+  %mode = torch.constant.str "trunc"
+  %0 = torch.aten.div.Tensor_mode %x, %y, %mode : {tensor}, {tensor}, !torch.str -> {tensor}
+  return %0 : {tensor}
+}}
+""")
+    assert "dense<0>" in text
+
+
 def test_windows_that_end_outside_still_are_lost() -> None:
     """`importers.torch.pooling` pads the input for ``ceil_mode``."""
     images, result = "!torch.vtensor<[1,1,8,8],f32>", "!torch.vtensor<[1,1,4,4],f32>"

@@ -49,6 +49,26 @@ def constants(x: torch.Tensor) -> Any:
     return [x * each for each in (*shifted, *compared)]
 
 
+DIVIDENDS = torch.tensor([127, -128, 5, -5], dtype=torch.int32)
+DIVISORS = torch.tensor([-2, 5, -3, 3], dtype=torch.int32)
+
+
+def divisions(x: torch.Tensor) -> Any:
+    """Divisions of constants, which torch-mlir evaluates without a sign."""
+    reals, whole = torch.tensor([-128.0, 7.5, -7.5, 0.5]), torch.full((4,), 127, dtype=torch.int32)
+    quotients = [
+        torch.div(dividend, divisor, rounding_mode=mode)
+        for dividend, divisor in ((DIVIDENDS, DIVISORS), (whole, -2), (reals, -2.5))
+        for mode in ("floor", "trunc")
+    ]
+    remainders = [
+        operator(*each)
+        for operator in (torch.remainder, torch.fmod)
+        for each in ((DIVIDENDS, DIVISORS), (DIVIDENDS, -3), (reals, 5))
+    ]
+    return [x + each for each in (*quotients, torch.floor_divide(whole, -2), *remainders)]
+
+
 def numbers(seed: int, scale: float) -> torch.Tensor:
     return torch.randn(50, generator=torch.Generator().manual_seed(seed)) * scale
 
@@ -84,6 +104,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "remainder_integers": (lambda i: (i % 2, i % -4, torch.fmod(i, -2)), (INTEGERS,)),
     "fmod": (torch.fmod, (numbers(3, 9.0), numbers(4, 3.0))),
     "floor_division": (lambda x, i: (x // -7, i // 2, i // -2), (GRID - 30, INTEGERS)),
+    "divisions": (divisions, (torch.tensor([7, -7, 6, -6], dtype=torch.int32),)),
     "constants": (constants, (torch.ones(3),)),
     "sort": (
         lambda x: (x.sort(stable=True), x.sort(stable=True, descending=True), x.topk(3)[0]),

@@ -38,6 +38,7 @@ from .negative_scalars import write_negative_scalars
 from .remainders import write_remainders
 from .sort_order import order_sorts
 from .static_shapes import write_static_shapes
+from .unfolded_divisions import hide_dividends, show_dividends
 
 _DIALECTS = ("torch.", "torch_c.")
 
@@ -136,6 +137,7 @@ class LegalizeTorch(ModulePass):
         normalize_indices(module)
         write_remainders(module)
         write_negative_scalars(module)
+        hide_dividends(module)
         _check_pools(module)
         for number, text in enumerate(_PIPELINES):
             if number == _LOWERED_TO_TYPES:
@@ -151,6 +153,7 @@ class LegalizeTorch(ModulePass):
         for op in module.regions[0].blocks[0].operations:
             if _IMPORT_ATTRIBUTE in op.attributes:
                 del op.attributes[_IMPORT_ATTRIBUTE]
+        show_dividends(module)
         write_static_shapes(module)
         order_sorts(module)
         for op in named(module, ["stablehlo.constant"]):
