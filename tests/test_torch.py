@@ -213,6 +213,7 @@ REFUSED = {
     "draws random numbers": torch.rand_like,
     "makes a size or a number of Python from the data": torch.nonzero,
     "updates its argument 'x' in place": lambda x: x.add_(1),
+    "aten.complex has complex numbers": lambda x: torch.complex(x, x).abs(),
 }
 
 

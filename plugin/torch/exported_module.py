@@ -108,12 +108,17 @@ def _trace(
 
 def _export_errors() -> tuple[type[Exception], ...]:
     from torch._dynamo.exc import TorchDynamoException
-    from torch.fx.experimental.symbolic_shapes import (
-        ConstraintViolationError,
-        GuardOnDataDependentSymNode,
-    )
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental import symbolic_shapes
 
-    return TorchDynamoException, GuardOnDataDependentSymNode, ConstraintViolationError
+    return (
+        TorchDynamoException,
+        fake_tensor.DataDependentOutputException,
+        fake_tensor.DynamicOutputShapeException,
+        symbolic_shapes.ConstraintViolationError,
+        symbolic_shapes.GuardOnDataDependentSymNode,
+        symbolic_shapes.PendingUnbackedSymbolNotFound,
+    )
 
 
 _EXPORT_ERRORS = _export_errors()

@@ -283,6 +283,20 @@ def decomposition_table() -> Table:
     }
 
 
+def _grouped_matmul(values: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Multiply each row by the matrix of its expert.
+
+    Shapes: `values` [rows, K], sorted by expert; `weight` [experts, K, N]; `ends` [experts], the
+    row behind the last one of each expert. Rows behind all are 0. The products of all experts are
+    computed: the number of rows of an expert depends on data.
+    """
+    rows = torch.arange(values.shape[0])[:, None]
+    starts = torch.nn.functional.pad(ends[:-1], (1, 0))
+    is_of_expert = torch.logical_and(rows >= starts, rows < ends)  # [rows, experts]
+    products = torch.matmul(values, weight)  # [experts, rows, N]
+    return torch.where(is_of_expert.T[..., None], products, 0.0).sum(0)
+
+
 def custom_decompositions(program: torch.export.ExportedProgram) -> Table:
     """Return the decompositions of libraries' own operators in a program, of torchao's above all.
 
@@ -302,7 +316,9 @@ def custom_decompositions(program: torch.export.ExportedProgram) -> Table:
         for packet in [getattr(namespace, each) for each in namespace]:
             for overload in packet.overloads():
                 operator = getattr(packet, overload)
-                if operator._can_decompose():
+                if str(operator) == "transformers.grouped_mm_fallback.default":
+                    table[operator] = _grouped_matmul
+                elif operator._can_decompose():
                     key = torch._C.DispatchKey.CompositeImplicitAutograd
                     table[operator] = functools.partial(operator._op_dk, key)
     return table

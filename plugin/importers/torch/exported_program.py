@@ -37,7 +37,7 @@ from torch_mlir.extras.fx_importer import (
 from ...core._mlir import Value, ir
 from ...emit import variables
 from ...emit.operation import value
-from ...errors import UnsupportedError
+from ...errors import SubquantError, UnsupportedError
 from ...numerics.element_types import Array
 from ...transforms.base import NAMES_ATTRIBUTES
 from .decompositions import custom_decompositions, decomposition_table
@@ -72,7 +72,7 @@ def import_programs(programs: Mapping[str, ExportedProgram], module: ir.Module) 
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
         table = decomposition_table()
         decomposed = {
-            name: each.run_decompositions(custom_decompositions(each) | table)
+            name: _decomposed(each, custom_decompositions(each) | table)
             for name, each in programs.items()
         }
     for program in decomposed.values():
@@ -81,6 +81,16 @@ def import_programs(programs: Mapping[str, ExportedProgram], module: ir.Module) 
     tensors = _Tensors(module, {key for each in decomposed.values() for key in _updated(each)})
     for name, program in decomposed.items():
         _import_program(program, module, name, tensors)
+
+
+def _decomposed(program: ExportedProgram, table: Any) -> ExportedProgram:
+    try:
+        return program.run_decompositions(table)
+    except SubquantError:
+        raise
+    except Exception as error:  # of any class, by the operator
+        reason = str(error).strip() or type(error).__name__
+        raise UnsupportedError(f"PyTorch cannot decompose the program: {reason}") from error
 
 
 def _updated(program: ExportedProgram) -> Iterator[_Key]:

@@ -59,8 +59,8 @@ def _diagonal(values: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> 
     rows, columns = values.shape[dim1], values.shape[dim2]
     if any(isinstance(size, torch.SymInt) for size in (rows, columns)):
         return NotImplemented
-    others = [axis for axis in range(rank) if axis not in (dim1 % rank, dim2 % rank)]
-    matrices = values.permute([*others, dim1 % rank, dim2 % rank])
+    outer = [axis for axis in range(rank) if axis not in (dim1 % rank, dim2 % rank)]
+    matrices = values.permute([*outer, dim1 % rank, dim2 % rank])
     flat = matrices.reshape([*matrices.shape[:-2], rows * columns])
     start = offset if offset >= 0 else -offset * columns
     count = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)

@@ -4,49 +4,66 @@ from __future__ import annotations
 
 import torch
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from ...errors import UnsupportedError
 from .source_lines import place_of_node
 
 
 def check_program(program: ExportedProgram) -> None:
-    """Refuse random numbers, sizes that depend on data, control flow, and updated arguments.
+    """Refuse random numbers, complex numbers, sizes from data, control flow, updated arguments.
 
     Raises:
         UnsupportedError: the program has one, at the line of the Python code.
     """
-    for node in program.graph.nodes:
-        if node.op != "call_function":
-            continue
-        target = node.target
-        if isinstance(target, torch._ops.HigherOrderOperator):
-            raise UnsupportedError(
-                f"the program has the control flow '{target.name()}', which subquant does not "
-                "compile; compute both branches and select by torch.where, or unroll the loop",
-                place_of_node(node),
-            )
-        if not isinstance(target, torch._ops.OpOverload):
-            continue
-        name = str(target).removesuffix(".default")
-        if torch.Tag.nondeterministic_seeded in target.tags:
-            raise UnsupportedError(
-                f"the program draws random numbers ({name}), which differ from those of eager "
-                "PyTorch; make them an argument of the module",
-                place_of_node(node),
-            )
-        if node.meta.get("unbacked_bindings"):
-            raise UnsupportedError(
-                f"{name} makes a size or a number of Python from the data of a tensor; write it "
-                "with sizes that the shapes of the arguments decide, such as by torch.where in "
-                "place of a mask as index",
-                place_of_node(node),
-            )
     updated = program.graph_signature.user_inputs_to_mutate
     for node in program.graph.nodes:
-        if node.name not in updated:
-            continue
-        raise UnsupportedError(
-            f"the module updates its argument '{updated[node.name]}' in place, which a compiled "
-            "module cannot; update a copy (clone()), and return it",
-            place_of_node(node),
+        reason = _reason(node)
+        if reason is None and node.name in updated:
+            reason = (
+                f"the module updates its argument '{updated[node.name]}' in place, which a "
+                "compiled module cannot; update a copy (clone()), and return it"
+            )
+        if reason is not None:
+            raise UnsupportedError(reason, place_of_node(node))
+
+
+def _reason(node: torch.fx.Node) -> str | None:
+    """Return the reason to refuse a node; None for a node that may be lowered."""
+    if any(_is_complex(each) for each in pytree.tree_leaves(node.meta.get("val"))):
+        return f"{_name(node)} has complex numbers; write it with real and imaginary parts"
+    if node.op != "call_function":
+        return None
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if node.target.name() == "with_effects":
+            return f"{_name(node)} checks the data of a tensor, which subquant does not compile"
+        return (
+            f"the program has the control flow '{node.target.name()}', which subquant does not "
+            "compile; compute both branches and select by torch.where, or unroll the loop"
         )
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        return (
+            f"the program draws random numbers ({_name(node)}), which differ from those of eager "
+            "PyTorch; make them an argument of the module"
+        )
+    if node.meta.get("unbacked_bindings"):
+        return (
+            f"{_name(node)} makes a size or a number of Python from the data of a tensor; write "
+            "it with sizes that the shapes of the arguments decide, such as by torch.where in "
+            "place of a mask as index"
+        )
+    return None
+
+
+def _is_complex(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_complex()
+
+
+def _name(node: torch.fx.Node) -> str:
+    """Return an operator's name, or an argument's."""
+    if node.op != "call_function":
+        return f"argument '{node.name}'"
+    is_wrapped = isinstance(node.target, torch._ops.HigherOrderOperator)
+    return str(node.args[1] if is_wrapped else node.target).removesuffix(".default")
