@@ -290,10 +290,7 @@ def compile_pipeline(
         ("correct-zero-points", {"style": zero_points}),
         ("lower-requantization", requantization),
         ("lower-saturation", {}),
-        (
-            "lower-block-contractions",
-            {"division": division, "min_gemm_rows": 4, "unpack": not is_vulkan},
-        ),
+        ("lower-block-contractions", {"division": division, "min_gemm_rows": 4}),
         ("lower-attention", {}),
         ("lower-packed-storage", {"containers": options.containers}),
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),

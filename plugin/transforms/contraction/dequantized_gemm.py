@@ -10,7 +10,6 @@ one row, where the reals no longer fit the cache, the nest takes 33 ms and these
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 from ...core._mlir import Value, ir
@@ -39,19 +38,14 @@ def is_gemm(contraction: BlockContraction, min_rows: int) -> bool:
     return is_large and count >= min_rows and not any(is_dynamic(extent) for extent in shape)
 
 
-def with_unpacked_storage(contraction: BlockContraction) -> BlockContraction:
-    """Write the unpacking of a packed storage, and return the contraction that reads its result."""
-    if contraction.plane_bits is None:
-        return contraction
-    element = storage_mlir_type(contraction.storage_type)
-    storage = subquant.unpack(contraction.planes, contraction.plane_bits, element)
-    return dataclasses.replace(contraction, storage=storage, storage_high=None, plane_bits=None)
-
-
 def matrix_product(contraction: BlockContraction, result: ir.Type) -> Value:
     """Write the dequantized weight and its GEMM, accumulated in `sum_type`."""
+    storage = storage_mlir_type(contraction.storage_type)
+    integers = contraction.storage
+    if contraction.plane_bits is not None:
+        integers = subquant.unpack(contraction.planes, contraction.plane_bits, storage)
     reals = subquant.dequantize(
-        with_unpacked_storage(contraction).storage,
+        integers,
         contraction.scales,
         contraction.block_sizes,
         ir.TypeAttr.get(any_type_of(contraction.storage_type, contraction.expressed)),

@@ -4,9 +4,8 @@ A reduction loop with blocks is split into (block, position in block), so that s
 plain loops; along the result's axes scales are repeated. The body dequantizes the weight, as
 ``lower-quant-casts`` does. The loop of the last axis of packed storage is split into bytes and
 positions in a byte: the body reads a byte of each plane, and shifts and masks the integer, without
-a tensor of unpacked integers (with ``unpack=true`` there is one of bytes). The result's loops come
-first, in the order of its axes: with another order IREE 3.13 leaves out elements of the result on
-Vulkan.
+a tensor of unpacked integers. The result's loops come first, in the order of its axes: with another
+order IREE 3.13 leaves out elements of the result on Vulkan.
 
 Before::
 
@@ -47,7 +46,7 @@ from ...numerics.casts import Cast, Division
 from ...numerics.element_types import I8, U8
 from ...numerics.packed_integers import integer_at
 from ..base import ModulePass, Replacement, apply_patterns, producer_named
-from .dequantized_gemm import is_gemm, matrix_product, with_unpacked_storage
+from .dequantized_gemm import is_gemm, matrix_product
 
 
 @dataclass(frozen=True)
@@ -58,14 +57,10 @@ class LowerBlockContractions(ModulePass):
         division: see ``lower-quant-casts``, for the rounding of activations to int8.
         min_gemm_rows: ``rows`` in a pipeline: the M from which on a large weight is dequantized to
             a tensor, once, for a GEMM (`dequantized_gemm`); 0 for never. Compilations set 4.
-        unpack: unpack integers to a tensor of bytes ahead of the loop nest. IREE 3.13 vectorizes
-            loops over bytes, and not those over bits of a byte: one row times a packed 4096x4096
-            weight takes 1.0 instead of 12 ms (Zen 5, two threads). Compilations for llvm-cpu do.
     """
 
     division: Division = "native"
     min_gemm_rows: int = pass_option(0, "rows")
-    unpack: bool = False
 
     def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Lower in `module`."""
@@ -74,8 +69,6 @@ class LowerBlockContractions(ModulePass):
             contraction = _in_order_of_result(BlockContraction.of(op))
             if self.min_gemm_rows and is_gemm(contraction, self.min_gemm_rows):
                 return matrix_product(contraction, op.results[0].type)
-            if self.unpack:
-                contraction = with_unpacked_storage(contraction)
             return _Nest.of(contraction, op.results[0].type, self.division).emit()
 
         return apply_patterns(module, {BLOCK_CONTRACTION: lower})
