@@ -281,7 +281,7 @@ def test_passes_are_announced_in_order() -> None:
 def test_the_pipeline_of_a_compilation() -> None:
     cpu = compile_pipeline(CompileOptions())
     for_vulkan = {"bound-loops", "expand-sign-extension", "isolate-contraction-operands"}
-    for_cpu = {"estimate-work"}
+    for_cpu = {"estimate-work", "raise-attention"}
     with_kernels = {"select-kernels"}  # this device has no kernels
     on_request = {
         "check-integer-only",

@@ -172,8 +172,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(compare(model_file(), max(options.threads), _say)))
         return 0
     cases = [case for case in make_cases() if re.search(options.case, case.name)]
-    if missing := missing_libraries():
-        _say(f"modules of PyTorch are left out: .venv-bench has no {', '.join(missing)}")
     if options.list:
         print("\n".join(case.name for case in cases))
         return 0
@@ -187,6 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if refusal:
         _say(refusal)
         return 2
+    if libraries := missing_libraries():
+        _say(f"modules of PyTorch are left out: .venv-bench has no {', '.join(libraries)}")
     machine = describe_machine() | {"load before": f"{os.getloadavg()[0]:.1f}"}
     log = options.log or Path(tempfile.mkstemp(prefix="subquant-bench-", suffix=".log")[1])
     folder = tempfile.TemporaryDirectory()
