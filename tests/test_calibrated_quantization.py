@@ -13,7 +13,7 @@ import pytest
 from checkpoint_folders import FOLDERS
 from checkpoints import numpy_logits
 from command_line import fail, succeed
-from gguf_models import TinyModel
+from gguf_models import SMALL, TinyModel
 from subquant.calibration.gptq import damped, gptq, output_error, refit_scales
 from subquant.calibration.grids import CLIPPINGS, Grid, as_scales, fit_grid
 from subquant.calibration.language_model import quantize_language_model
@@ -183,7 +183,7 @@ def all_logits(path: Path, dataset: Dataset | None, tokens: np.ndarray) -> np.nd
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "qwen2"])
 def test_a_language_model(architecture: str, tmp_path: Path) -> None:
     """GPTQ's logits are nearer to the model's than rounding's; other tensors are not touched."""
-    path = TinyModel(architecture, ("F32",), tied=architecture == "gemma3").write(
+    path = TinyModel(architecture, tied=architecture == "gemma3", **SMALL).write(
         tmp_path / "model.gguf"
     )
     source = open_model(path)
@@ -215,7 +215,7 @@ def test_a_language_model(architecture: str, tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     """The archive is a model, with the tokenizer of the file."""
-    path = TinyModel().write(tmp_path / "model.gguf")
+    path = TinyModel(**SMALL).write(tmp_path / "model.gguf")
     text = tmp_path / "text.txt"
     text.write_text("the sea is blue and the sky is blue " * 40)
     output = tmp_path / "q.irpa"
@@ -234,7 +234,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_errors_of_the_command(tmp_path: Path) -> None:
-    path = TinyModel().write(tmp_path / "model.gguf")
+    path = TinyModel(**SMALL).write(tmp_path / "model.gguf")
     text = tmp_path / "text.txt"
     text.write_text("the sea")
     output = tmp_path / "q.irpa"
@@ -248,7 +248,7 @@ def test_errors_of_the_command(tmp_path: Path) -> None:
     assert "which blocks of 48 do not divide" in fail(
         2, "quantize", path, "--block-size", "48", "--calibrate", text, *few
     )
-    packed = TinyModel(types=("Q8_0",)).write(tmp_path / "packed.gguf")
+    packed = TinyModel(types=("Q8_0",), **SMALL).write(tmp_path / "packed.gguf")
     assert "is quantized already" in fail(2, "quantize", packed, "--calibrate", text, *few)
     succeed("quantize", packed, "--requantize", "--calibrate", text, *few)
 
@@ -283,7 +283,7 @@ def test_blocks_are_those_that_gguf_dequantizes(name: str, bits: int, signed: bo
 
 def test_the_file_keeps_what_the_source_says(tmp_path: Path) -> None:
     """``gguf`` reads the source's properties and the other tensors; the model generates."""
-    path = TinyModel("qwen3", ("F16",)).write(tmp_path / "model.gguf")
+    path = TinyModel("qwen3", ("F16",), **SMALL).write(tmp_path / "model.gguf")
     text, output = tmp_path / "text.txt", tmp_path / "q.gguf"
     text.write_text("the sea is blue and the sky is blue " * 40)
     succeed("quantize", path, "--bits", "4", "--asymmetric", "--calibrate", text,
@@ -306,7 +306,7 @@ def test_the_file_keeps_what_the_source_says(tmp_path: Path) -> None:
 
 
 def test_types_that_no_gguf_file_has(tmp_path: Path) -> None:
-    path = TinyModel().write(tmp_path / "model.gguf")
+    path = TinyModel(**SMALL).write(tmp_path / "model.gguf")
     text, output = tmp_path / "text.txt", tmp_path / "q.gguf"
     text.write_text("the sea is blue and the sky is blue " * 40)
     wrong = ["--calibrate", text, "--calibration-tokens", "256", "-o", output]

@@ -10,9 +10,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from programs import examples
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.numerics.parameters import ExpressedType
@@ -105,6 +106,7 @@ def extracted(field: Field, words: list[int]) -> list[int]:
     return [number_of(number, signed) + field.bias for number in result]
 
 
+@settings(max_examples=examples(40))
 @given(st.sampled_from(TYPES), st.lists(steps(), max_size=6), st.integers(0, 2**32 - 1))
 def test_a_field_is_what_its_steps_compute(type_: str, chain: list[Step], seed: int) -> None:
     rng = np.random.default_rng(seed)
