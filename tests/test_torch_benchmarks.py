@@ -1,4 +1,4 @@
-"""Models of benchmarks for ONNX Runtime compute what the exported modules of PyTorch do.
+"""Models of benchmarks for ONNX Runtime have the results of the exported modules of PyTorch.
 
 It needs torchao beside PyTorch.
 """
