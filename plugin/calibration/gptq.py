@@ -1,7 +1,7 @@
 """GPTQ: integers of a weight that keep the layer's outputs.
 
-For inputs ``X [T, K]`` and a weight ``w [N, K]``, the integers ``q`` are chosen so that the error
-of the outputs is small, row by row::
+A layer has inputs ``X [T, K]`` and a weight ``w [N, K]``. GPTQ chooses the integers ``q`` of each
+row for a small error of the outputs::
 
     ||X (w - w')^T||^2 = (w - w') H (w - w')^T,    H = X^T X,    w' = d q + m
 
@@ -101,11 +101,10 @@ def refit_scales(weight: Array, moments: Array, grid: Grid, integers: Array) -> 
     rows, depth = weight.shape
     blocks = grid.scales.shape[1]
     size = depth // blocks
-    scales, offsets = grid.columns(depth)
     if grid.kind == "zero points":
-        factors, target = integers + np.rint(offsets / scales), weight
+        factors, target = integers - np.repeat(grid.zero_points, size, axis=1), weight
     else:
-        factors, target = integers, weight - offsets
+        factors, target = integers, weight - grid.columns(depth)[1]
     system = np.empty((rows, blocks, blocks), np.float32)
     for block in range(blocks):
         columns = slice(block * size, (block + 1) * size)

@@ -1,7 +1,7 @@
 """Grids of a weight: the scale and the offset of each block of inputs.
 
-A weight ``[N, K]`` has blocks of ``B`` elements along ``K``. An element ``w`` is stored as an
-integer ``q`` and stands for ``d q + m``, with the scale ``d`` and the offset ``m`` of its block::
+A weight ``[N, K]`` has blocks of ``B`` elements along ``K``. The integer ``q`` of an element ``w``
+has the value ``d q + m``. The block has the scale ``d`` and the offset ``m``::
 
     q = clip(round((w - m) / d), low, high)
 
@@ -54,9 +54,15 @@ class Grid:
 
     @property
     def zero_points(self) -> Array:
-        """The integers ``z`` of a grid with zero points, of the storage type's dtype."""
+        """The integers ``z`` of a grid with zero points, float32."""
         zeros: Array = np.rint(-self.offsets / self.scales)
-        return zeros.astype(self.storage.dtype)
+        return zeros
+
+    def stored(self, integers: Array) -> tuple[Array, Array, Array | None]:
+        """Return integers, scales and zero points in the types in which files store them."""
+        dtype = self.storage.dtype
+        zeros = self.zero_points.astype(dtype) if self.kind == "zero points" else None
+        return integers.astype(dtype), self.scales.astype(np.float16), zeros
 
     def columns(self, depth: int) -> tuple[Array, Array]:
         """Return the scale and the offset of each element, ``[N, K]`` each, for ``K = depth``."""
@@ -77,8 +83,7 @@ class Grid:
         rounded = as_scales(scales)
         if self.kind != "zero points":
             return Grid(self.storage, self.kind, rounded, self.offsets)
-        zeros = np.rint(-self.offsets / self.scales)
-        return Grid(self.storage, self.kind, rounded, -zeros * rounded)
+        return Grid(self.storage, self.kind, rounded, -self.zero_points * rounded)
 
 
 def fit_grid(

@@ -1,8 +1,8 @@
 """Quantization of a language model, block by block, by the inputs of its layers.
 
-The calibration tokens go through the model in floats, one block after the other. The block's layers
-are quantized by the second moments of their inputs, and the tokens go through the quantized block
-to the next, so that each block makes up for the errors of earlier blocks::
+The calibration tokens go through the model, one block after the other. The second moments of the
+inputs of a layer, in floats, decide its integers. The tokens then go through the quantized block to
+the next one: each block makes up for the errors of earlier blocks::
 
     X = embeddings of the tokens
     for each block:

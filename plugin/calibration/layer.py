@@ -82,10 +82,7 @@ def quantize_layer(
 
 def archive_tensor(name: str, integers: Array, grid: Grid) -> PlanarQuantizedTensor:
     """Return a quantized layer as archives store it, with scales of float16."""
-    storage = grid.storage
-    zeros = grid.zero_points if grid.kind == "zero points" else None
-    stored, scales = integers.astype(storage.dtype), grid.scales.astype(np.float16)
-    return PlanarQuantizedTensor(block_layout(stored, scales, zeros, storage), name)
+    return PlanarQuantizedTensor(block_layout(*grid.stored(integers), grid.storage), name)
 
 
 def gguf_tensor(name: str, integers: Array, grid: Grid) -> GgmlTensor:
@@ -97,10 +94,7 @@ def gguf_tensor(name: str, integers: Array, grid: Grid) -> GgmlTensor:
 
 def checkpoint_tensor(name: str, integers: Array, grid: Grid) -> PackedTensor:
     """Return a quantized layer as a checkpoint of compressed-tensors stores it."""
-    storage = grid.storage
-    zeros = grid.zero_points if grid.kind == "zero points" else None
-    stored, scales = integers.astype(storage.dtype), grid.scales.astype(np.float16)
-    return packed_layer(name, stored, scales, zeros, storage.width)
+    return packed_layer(name, *grid.stored(integers), grid.storage.width)
 
 
 def gguf_type(storage: StorageType) -> str:

@@ -24,6 +24,7 @@ from ...core.strict_json import load_json
 from ...errors import InputError, UsageError
 from ...layouts import BlockAffineLayout, InferenceTensor, PrimitiveTensor
 from ...numerics.element_types import Array
+from ...numerics.packed_integers import pack_bits
 from ...numerics.parameters import StorageType
 from ..tokenizer_files import NAMES
 from .layers import PackedTensor
@@ -66,12 +67,8 @@ def packed_layer(
 
 def _words(values: Array, bits: int) -> Array:
     """Pack integers of the last axis into words, from the low bits on; zeros fill the last word."""
-    count = 32 // bits
-    short = -values.shape[-1] % count
-    padded = np.pad(values, [(0, 0), (0, short)]).reshape((len(values), -1, count))
-    shifts = (np.arange(count) * bits).astype(np.uint32)
-    words: Array = np.bitwise_or.reduce(padded.astype(np.uint32) << shifts, axis=-1)
-    return words.astype("<u4").view("<i4")
+    short = -values.shape[-1] % (32 // bits)
+    return pack_bits(np.pad(values, [(0, 0), (0, short)]), bits).view("<i4")
 
 
 def write_compressed(

@@ -1,6 +1,6 @@
 """Constants of bytes that fit 2 to 6 bits, stored packed.
 
-PyTorch has no integers below 8 bits, so torchao keeps those of its weights in bytes::
+PyTorch has no integers below 8 bits. torchao stores weights of fewer bits in bytes::
 
     %q = stablehlo.constant dense<...> : tensor<512x256xi8>        // all in [-8, 7]
 
