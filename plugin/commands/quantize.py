@@ -10,6 +10,7 @@ import click
 
 from ..calibration.layer import Calibration, Output
 from ..errors import counted
+from ..formats.checkpoints.compressed_writer import check_new_folder
 from ..weights.quantizing import WeightQuantization, quantize_weights
 from ..weights.sources import check_output, default_output, open_with_tokenizer
 from .console import say, show_progress
@@ -72,7 +73,9 @@ def command(
     kind: Output = "archive"
     if text is not None and output.endswith((".gguf", "/")):
         kind = "gguf" if output.endswith(".gguf") else "checkpoint"
-    if kind != "checkpoint":
+    if kind == "checkpoint":
+        check_new_folder(output)
+    else:
         check_output(source, output, (".irpa",) if text is None else (".irpa", ".gguf"))
     if plot is not None:
         plots.check_plot(plot)

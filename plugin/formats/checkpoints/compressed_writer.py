@@ -71,6 +71,14 @@ def _words(values: Array, bits: int) -> Array:
     return pack_bits(np.pad(values, [(0, 0), (0, short)]), bits).view("<i4")
 
 
+def check_new_folder(path: str | os.PathLike[str]) -> Path:
+    """Return the real path of a folder that does not exist; UsageError if it does."""
+    target = Path(os.path.realpath(path))
+    if target.exists():
+        raise UsageError(f"the folder '{os.fspath(path)}' exists; give the name of a new one")
+    return target
+
+
 def write_compressed(
     source: str | os.PathLike[str],
     output: str | os.PathLike[str],
@@ -91,9 +99,7 @@ def write_compressed(
         UsageError: the output exists.
         InputError: a file cannot be read or written.
     """
-    target = Path(os.path.realpath(output))
-    if target.exists():
-        raise UsageError(f"the folder '{os.fspath(output)}' exists; give the name of a new one")
+    target = check_new_folder(output)
     config = load_json(Path(source, "config.json"), "the model's configuration")
     arrays: dict[str, Array] = {}
     ignored: list[str] = []
