@@ -17,7 +17,8 @@ from gguf_models import SMALL, TinyModel
 from subquant.calibration.gptq import damped, gptq, output_error, refit_scales
 from subquant.calibration.grids import CLIPPINGS, Grid, as_scales, fit_grid
 from subquant.calibration.language_model import quantize_language_model
-from subquant.calibration.layer import Calibration, gguf_tensor
+from subquant.calibration.layer import Calibration
+from subquant.calibration.outputs import gguf_tensor
 from subquant.errors import UsageError
 from subquant.formats.checkpoints.compressed_writer import packed_layer
 from subquant.formats.checkpoints.layers import PackedTensor

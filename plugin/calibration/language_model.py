@@ -22,39 +22,19 @@ from dataclasses import replace
 import numpy as np
 
 from ..errors import InputError, UsageError
-from ..formats.checkpoints.compressed_writer import write_compressed
-from ..formats.gguf import property_bytes
-from ..formats.gguf_splits import part_files
-from ..formats.gguf_writer import write_gguf
-from ..formats.kinds import weights_format
 from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..models.configuration import Configuration, expected_tensors
 from ..models.interface import empty_caches
 from ..models.source import ModelSource, open_model
 from ..models.transformer import BlockTables, block_tables, embed, run_block
 from ..numerics.element_types import Array
-from ..numerics.parameters import StorageType
 from ..weights.quantizing import LayerError, WeightQuantization, chosen, layer_error
 from ..weights.sources import add_tokenizer
 from ..weights.theta import Dataset, Theta
 from .gptq import output_error
-from .grids import Grid, OffsetKind
-from .layer import (
-    Calibration,
-    Output,
-    archive_tensor,
-    check_output_format,
-    checkpoint_tensor,
-    gguf_tensor,
-    gguf_type,
-    quantize_layer,
-)
-
-_PACKED_FOR: dict[Output, Callable[[str, Array, Grid], QuantizedTensor]] = {
-    "archive": archive_tensor,
-    "gguf": gguf_tensor,
-    "checkpoint": checkpoint_tensor,
-}
+from .grids import OffsetKind
+from .layer import Calibration, quantize_layer
+from .outputs import Output, check_output_format, check_source, packed_tensor
 
 CHUNK_TOKENS = 512
 """Tokens that go through a model together, which attend to each other."""
@@ -89,48 +69,6 @@ def calibrated(
     )
     add_tokenizer(dataset, path)
     return dataset, errors
-
-
-def save(
-    source: str | os.PathLike[str],
-    path: str | os.PathLike[str],
-    dataset: Dataset,
-    how: WeightQuantization,
-    output: Output,
-    on_tensor: OnLayer = lambda number, count, name: None,
-) -> None:
-    """Write the result of `calibrated` in the format that it was packed for.
-
-    Raises:
-        UsageError: as `check_source`, or the folder exists.
-        InputError: the file or folder cannot be written.
-    """
-    check_source(source, output)
-    tensors = list(dataset.theta.flatten().values())
-    if output == "gguf":
-        properties = property_bytes(part_files(source)[0])
-        ggml_type = gguf_type(StorageType(how.bits, not how.asymmetric))
-        write_gguf(path, properties, tensors, ggml_type, on_tensor)
-    elif output == "checkpoint":
-        symmetric = not how.asymmetric
-        write_compressed(source, path, tensors, how.bits, how.block_size, is_symmetric=symmetric)
-    else:
-        dataset.save(path)
-
-
-def check_source(source: str | os.PathLike[str], output: Output) -> None:
-    """Refuse a source without the properties that the output's format has; UsageError."""
-    kind = weights_format(source)
-    if output == "gguf" and kind != "gguf":
-        raise UsageError(
-            f"a .gguf file is made of a .gguf file, and '{os.fspath(source)}' is none; write an "
-            ".irpa archive"
-        )
-    if output == "checkpoint" and not os.path.isdir(source):
-        raise UsageError(
-            f"a folder is made of the folder of a checkpoint, and '{os.fspath(source)}' is none; "
-            "write an .irpa archive"
-        )
 
 
 def calibration_chunks(source: ModelSource, text: str, count: int) -> list[Array]:
@@ -231,7 +169,7 @@ def quantize_language_model(
                 )
             except UsageError as error:
                 raise UsageError(f"tensor '{source.tensors[name].name}' {error.message}") from None
-            quantized = _PACKED_FOR[output](source.tensors[name].name, integers, grid)
+            quantized = packed_tensor(output, source.tensors[name].name, integers, grid)
             values = grid.dequantize(integers)
             replaced[quantized.name] = quantized
             block[part] = PrimitiveTensor(values, part)

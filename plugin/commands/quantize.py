@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from ..calibration.layer import Calibration, Output
+from ..calibration.layer import Calibration
+from ..calibration.outputs import Output
 from ..errors import counted
 from ..formats.checkpoints.compressed_writer import check_new_folder
 from ..weights.quantizing import WeightQuantization, quantize_weights
@@ -64,7 +65,8 @@ def command(
     """
     from rich.console import Console
 
-    from ..calibration.language_model import calibrated, save
+    from ..calibration.language_model import calibrated
+    from ..calibration.outputs import save
     from . import plots
 
     calibration = Calibration(**pop_values(Calibration, options))
