@@ -211,6 +211,23 @@ def test_a_language_model(architecture: str, tmp_path: Path) -> None:
     assert distances["gptq"] < distances["imatrix"]
 
 
+def test_threads_change_no_bit(tmp_path: Path) -> None:
+    """Six chunks are two groups of chunks whose inputs are in memory together."""
+    path = TinyModel(**SMALL).write(tmp_path / "model.gguf")
+    rng = np.random.default_rng(0)
+    chunks = [rng.integers(0, 64, 32).astype(np.int32) for _ in range(6)]
+    results = []
+    for threads in (1, 2, 3):
+        dataset, errors = quantize_language_model(
+            open_model(path), chunks, WeightQuantization(4), threads=threads
+        )
+        arrays = [tensor.arrays for tensor in dataset.theta.flatten().values()]
+        results.append((errors, arrays))
+    for errors, arrays in results[1:]:
+        assert errors == results[0][0]
+        np.testing.assert_equal(arrays, results[0][1])
+
+
 # -- the command -----------------------------------------------------------------------------------
 
 

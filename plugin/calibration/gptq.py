@@ -20,6 +20,8 @@ Algorithm 1, which has the Cholesky factor of the inverse; `U` is the same matri
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ..numerics.element_types import Array
@@ -33,8 +35,26 @@ Fewer tokens say less of the products of two inputs, which then count less.
 MIN_DAMPING = 0.01
 """The least damping, times the mean of ``H``'s diagonal, as in the paper."""
 
-_PANEL_COLUMNS = 128
-"""Columns that are rounded before the columns after them are updated, by one GEMM."""
+_INVERTED_AT_ONCE = 64
+"""Rows of a triangular matrix that is inverted as a general one."""
+
+_STRIP_COLUMNS = 8
+"""Columns that are updated one after the other; GEMMs update the others."""
+
+_REFIT_ROWS = 256
+"""Rows of a weight whose scales are refitted in one step; they bound the memory."""
+
+
+class Factor(NamedTuple):
+    """Factor of damped moments.
+
+    Attributes:
+        order: the columns of the weight in the order in which they are rounded, int64 ``[K]``.
+        inverse: ``U`` of the moments in that order, float32 ``[K, K]``.
+    """
+
+    order: Array
+    inverse: Array
 
 
 def damped(moments: Array, tokens: int) -> Array:
@@ -50,42 +70,69 @@ def damped(moments: Array, tokens: int) -> Array:
     return result
 
 
-def gptq(weight: Array, moments: Array, grid: Grid) -> Array:
+def factored(moments: Array) -> Factor:
+    """Return the order of columns of damped moments, and ``R^-1`` of ``moments = R R^T``."""
+    order = np.argsort(-np.diag(moments), kind="stable")
+    # The Cholesky factor of the matrix with its rows and columns reversed is lower triangular.
+    reversed_order = order[::-1]
+    lower = np.linalg.cholesky(moments[np.ix_(reversed_order, reversed_order)].astype(np.float64))
+    _invert_lower(lower)
+    return Factor(order, np.ascontiguousarray(lower[::-1, ::-1], np.float32))
+
+
+def _invert_lower(matrix: Array) -> None:
+    """Replace a lower triangular matrix by its inverse.
+
+    ::
+
+        [A 0]^-1   [A^-1            0   ]
+        [C D]    = [-D^-1 C A^-1    D^-1]
+    """
+    size = len(matrix)
+    if size <= _INVERTED_AT_ONCE:
+        matrix[:] = np.linalg.inv(matrix)
+        return
+    half = size // 2
+    first, second = matrix[:half, :half], matrix[half:, half:]
+    _invert_lower(first)
+    _invert_lower(second)
+    matrix[half:, :half] = -(second @ (matrix[half:, :half] @ first))
+
+
+def gptq(weight: Array, moments: Array, grid: Grid, factor: Factor | None = None) -> Array:
     """Return the integers of a weight on a grid, float32 ``[N, K]``.
 
     Args:
         weight: float32 ``[N, K]``.
         moments: ``H``, or a multiple of it, with damping, float32 ``[K, K]``.
+        factor: `factored` of the moments, which is computed if it is None.
     """
-    rows, depth = weight.shape
-    order = np.argsort(-np.diag(moments), kind="stable")
-    factor = _inverse_factor(moments[np.ix_(order, order)])
-    scales, offsets = (each[:, order].T.copy() for each in grid.columns(depth))
-    left = weight[:, order].astype(np.float32)
-    integers = np.empty((rows, depth), np.float32)
-    for start in range(0, depth, _PANEL_COLUMNS):
-        end = min(start + _PANEL_COLUMNS, depth)
-        panel, errors = left[:, start:end].T.copy(), np.empty((end - start, rows), np.float32)
-        for number in range(end - start):
-            column = start + number
-            scale, offset = scales[column], offsets[column]
-            rounded = nearest(panel[number], scale, offset, grid.storage)
-            integers[:, column] = rounded
-            error = (panel[number] - rounded * scale - offset) / factor[column, column]
-            panel[number + 1 :] -= factor[column, column + 1 : end, None] * error
-            errors[number] = error
-        left[:, end:] -= errors.T @ factor[start:end, end:]
-    result = np.empty_like(integers)
-    result[:, order] = integers
-    return result
+    order, inverse = factor or factored(moments)
+    depth = len(order)
+    blocks = order // (depth // grid.scales.shape[1])
+    scales, offsets = grid.scales.T.copy(), grid.offsets.T.copy()
+    # The columns in their order, of which each becomes its error `e` when it is rounded.
+    left = np.ascontiguousarray(weight.T)[order]
+    integers = np.empty_like(left)
 
+    def round_columns(first: int, end: int) -> None:
+        if end - first > _STRIP_COLUMNS:
+            middle = (first + end) // 2
+            round_columns(first, middle)
+            left[middle:end] -= inverse[first:middle, middle:end].T @ left[first:middle]
+            round_columns(middle, end)
+            return
+        for number in range(first, end):
+            column, scale, offset = left[number], scales[blocks[number]], offsets[blocks[number]]
+            rounded = nearest(column, scale, offset, grid.storage)
+            integers[order[number]] = rounded
+            column -= rounded * scale
+            column -= offset
+            column /= inverse[number, number]
+            left[number + 1 : end] -= inverse[number, number + 1 : end, None] * column
 
-def _inverse_factor(moments: Array) -> Array:
-    """Return ``R^-1`` of ``moments = R R^T``, upper triangular, float32."""
-    # The Cholesky factor of the matrix with its rows and columns reversed is lower triangular.
-    reversed_factor = np.linalg.cholesky(moments[::-1, ::-1].astype(np.float64))
-    inverse: Array = np.linalg.inv(reversed_factor)[::-1, ::-1].astype(np.float32)
-    return inverse
+    round_columns(0, depth)
+    return np.ascontiguousarray(integers.T)
 
 
 def refit_scales(weight: Array, moments: Array, grid: Grid, integers: Array) -> Grid:
@@ -98,6 +145,17 @@ def refit_scales(weight: Array, moments: Array, grid: Grid, integers: Array) -> 
 
     A scale that changes its sign, or by more than a factor of two, keeps its value.
     """
+    steps = (slice(start, start + _REFIT_ROWS) for start in range(0, len(weight), _REFIT_ROWS))
+    solution = np.concatenate(
+        [_least_squares_scales(weight[rows], moments, grid[rows], integers[rows]) for rows in steps]
+    )
+    ratio = solution / grid.scales
+    changes = (ratio > 0.5) & (ratio < 2)
+    return grid.with_scales(np.where(changes, solution, grid.scales).astype(np.float32))
+
+
+def _least_squares_scales(weight: Array, moments: Array, grid: Grid, integers: Array) -> Array:
+    """Return the solution of the equation of `refit_scales`, ``[N, G]``."""
     rows, depth = weight.shape
     blocks = grid.scales.shape[1]
     size = depth // blocks
@@ -105,23 +163,30 @@ def refit_scales(weight: Array, moments: Array, grid: Grid, integers: Array) -> 
         factors, target = integers - np.repeat(grid.zero_points, size, axis=1), weight
     else:
         factors, target = integers, weight - grid.columns(depth)[1]
+    factors = np.ascontiguousarray(factors.T)
+
+    def block_sums(products: Array, first: int) -> Array:
+        """Return the sums of products with the factors over each block from `first` on."""
+        products *= factors[first * size :]
+        sums: Array = products.reshape((-1, size, rows)).sum(1)
+        return sums.T
+
     system = np.empty((rows, blocks, blocks), np.float32)
     for block in range(blocks):
         columns = slice(block * size, (block + 1) * size)
-        products = (factors[:, columns] @ moments[columns]) * factors
-        system[:, block] = products.reshape((rows, blocks, size)).sum(-1)
-    constants = ((target @ moments) * factors).reshape((rows, blocks, size)).sum(-1)
+        sums = block_sums(moments[block * size :, columns] @ factors[columns], block)
+        system[:, block, block:] = system[:, block:, block] = sums
+    constants = block_sums(moments @ target.T, 0)
     diagonal = np.einsum("nii->ni", system)  # a view
     diagonal[diagonal == 0] = 1  # the block's values do not depend on its scale
-    solution = np.linalg.solve(system, constants[..., None])[..., 0]
-    ratio = solution / grid.scales
-    changes = (ratio > 0.5) & (ratio < 2)
-    return grid.with_scales(np.where(changes, solution, grid.scales).astype(np.float32))
+    solution: Array = np.linalg.solve(system, constants[..., None])[..., 0]
+    return solution
 
 
 def output_error(weight: Array, values: Array, moments: Array) -> float:
     """Return the root mean square error of a layer's outputs, relative to the outputs'."""
-    difference = values - weight
-    noise = float(np.sum((difference @ moments) * difference, dtype=np.float64))
-    power = float(np.sum((weight @ moments) * weight, dtype=np.float64))
+    noise, power = (
+        float(np.einsum("nk,nk->n", each @ moments, each).sum(dtype=np.float64))
+        for each in (values - weight, weight)
+    )
     return float(np.sqrt(max(noise, 0.0) / power)) if power else 0.0

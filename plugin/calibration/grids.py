@@ -11,7 +11,7 @@ The offset is 0 (*symmetric*), ``-z d`` for an integer ``z`` (*zero points*), or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -69,6 +69,10 @@ class Grid:
         size = depth // self.scales.shape[1]
         return np.repeat(self.scales, size, axis=1), np.repeat(self.offsets, size, axis=1)
 
+    def __getitem__(self, rows: slice) -> Grid:
+        """Return the grid of some rows."""
+        return replace(self, scales=self.scales[rows], offsets=self.offsets[rows])
+
     def round(self, weight: Array) -> Array:
         """Return the nearest integers of a weight, float32 ``[N, K]``."""
         return nearest(weight, *self.columns(weight.shape[1]), self.storage)
@@ -111,40 +115,48 @@ def fit_grid(
     if depth % block_size:
         raise UsageError(f"has {depth} inputs, which blocks of {block_size} do not divide")
     kind = kind or ("symmetric" if storage.signed else "zero points")
-    blocks = weight.reshape((rows, -1, block_size))
-    weights = None if importance is None else importance.reshape((-1, block_size))
     step = max(_CHUNK_ELEMENTS // depth, 1)
-    grids = [
-        _search(blocks[start : start + step], storage, kind, weights)
-        for start in range(0, rows, step)
-    ]
-    scales, offsets = (np.concatenate(each) for each in zip(*grids, strict=True))
+    weights = None
+    if importance is not None:
+        weights = np.tile(importance.reshape((-1, block_size)).T, min(step, rows))
+    scales, offsets = (np.empty((rows, depth // block_size), np.float32) for _ in range(2))
+    for start in range(0, rows, step):
+        # The blocks are the columns of a matrix, so that NumPy's inner loops are long.
+        blocks = np.ascontiguousarray(weight[start : start + step].reshape((-1, block_size)).T)
+        few = None if weights is None else weights[:, : blocks.shape[1]]
+        parameters = _search(blocks, storage, kind, few)
+        for result, each in zip((scales, offsets), parameters, strict=True):
+            result[start : start + step] = each.reshape((-1, depth // block_size))
     return Grid(storage, kind, scales, offsets)
 
 
 def _search(
     blocks: Array, storage: StorageType, kind: OffsetKind, importance: Array | None
 ) -> tuple[Array, Array]:
-    low = np.minimum(blocks.min(-1), 0)
-    high = np.maximum(blocks.max(-1), 0)
+    """Return the scale and the offset of each block; the blocks are columns."""
+    low = np.minimum(blocks.min(0), 0)
+    high = np.maximum(blocks.max(0), 0)
     if kind == "symmetric":
         ranges = np.where(high >= -low, high, low) / storage.minimum
     else:
         ranges = (high - low) / storage.maximum
-    least = np.full(ranges.shape, np.inf)
+    least = np.full(ranges.shape, np.inf, np.float32)
     scales, offsets = np.ones_like(ranges), np.zeros_like(ranges)
     for factor in CLIPPINGS:
         tried = as_scales(ranges * np.float32(factor))
         tried_offsets = _offsets(low, np.float32(factor), tried, storage, kind)
-        integers = nearest(blocks, tried[..., None], tried_offsets[..., None], storage)
-        errors = (integers * tried[..., None] + tried_offsets[..., None] - blocks) ** 2
+        errors = nearest(blocks, tried, tried_offsets, storage)
+        errors *= tried
+        if kind != "symmetric":
+            errors += tried_offsets
+        errors -= blocks
+        errors *= errors
         if importance is not None:
             errors *= importance
-        error = errors.sum(-1)
+        error = errors.sum(0)
         is_better = error < least
-        least = np.where(is_better, error, least)
-        scales = np.where(is_better, tried, scales)
-        offsets = np.where(is_better, tried_offsets, offsets)
+        for best, each in ((least, error), (scales, tried), (offsets, tried_offsets)):
+            np.copyto(best, each, where=is_better)
     return scales, offsets
 
 
@@ -171,7 +183,9 @@ def as_scales(scales: Array) -> Array:
 
 def nearest(values: Array, scales: Array, offsets: Array, storage: StorageType) -> Array:
     """Return ``clip(round((w - m) / d))``, float32."""
-    integers: Array = np.clip(
-        np.rint((values - offsets) / scales), storage.minimum, storage.maximum
-    )
+    integers: Array = values - offsets
+    integers /= scales
+    np.rint(integers, out=integers)
+    np.maximum(integers, storage.minimum, out=integers)
+    np.minimum(integers, storage.maximum, out=integers)
     return integers

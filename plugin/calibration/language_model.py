@@ -15,26 +15,29 @@ Memory holds the weights of one block in floats, its moments, and the hidden sta
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import InputError, UsageError
 from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..models.configuration import Configuration, expected_tensors
-from ..models.interface import empty_caches
 from ..models.source import ModelSource, open_model
-from ..models.transformer import BlockTables, block_tables, embed, run_block
 from ..numerics.element_types import Array
 from ..weights.quantizing import LayerError, WeightQuantization, chosen, layer_error
 from ..weights.sources import add_tokenizer
 from ..weights.theta import Dataset, Theta
+from .block_runner import BlockRunner
 from .gptq import output_error
 from .grids import OffsetKind
 from .layer import Calibration, quantize_layer
+from .moments import BlockMoments, InputMoments
 from .outputs import Output, check_output_format, check_source, packed_tensor
+from .worker_threads import WorkerThreads
 
 CHUNK_TOKENS = 512
 """Tokens that go through a model together, which attend to each other."""
@@ -104,6 +107,7 @@ def quantize_language_model(
     on_layer: OnLayer = lambda number, count, name: None,
     *,
     output: Output = "archive",
+    threads: int | None = None,
 ) -> tuple[Dataset, list[LayerError]]:
     """Quantize the linear layers of a model's blocks; return the model, and each layer's errors.
 
@@ -114,6 +118,7 @@ def quantize_language_model(
         chunks: calibration tokens, int32 ``[T]`` each, which go through the model alone.
         select: as that of `quantize_weights`.
         output: the format that the layers are packed for.
+        threads: the number of threads, by default one for each core; results do not depend on it.
 
     Raises:
         UsageError: blocks do not divide a layer's inputs; a layer is quantized already, and
@@ -130,60 +135,76 @@ def quantize_language_model(
     names = _layer_names(configuration)
     selected = chosen([source.tensors[name].name for name in names], select)
     names = [name for name in names if source.tensors[name].name in selected]
-    _check_layers([source.tensors[name] for name in names], calibration)
-    errors: list[LayerError] = []
-    tokens = sum(map(len, chunks))
-    tensors = {name: source.tensors[name] for name in expected_tensors(configuration)}
+    _check_layers([source.tensors[name] for name in names], how, calibration)
+    numbers = itertools.count()
     replaced: dict[str, InferenceTensor] = {}
+    errors: list[LayerError] = []
 
-    def weights(part: str) -> Theta:
-        prefix = f"{part}."
-        floats = {
-            name.removeprefix(prefix): _in_floats(tensor)
-            for name, tensor in tensors.items()
-            if name.startswith(prefix)
-        }
-        return Theta(floats)
+    def quantize(name: str, weight: Array, inputs: InputMoments) -> _QuantizedLayer:
+        on_layer(next(numbers), len(names), name)
+        integers, grid = quantize_layer(weight, inputs, how, calibration.method, kind)
+        tensor, values = packed_tensor(output, name, integers, grid), grid.dequantize(integers)
+        error = layer_error(tensor, weight)
+        error = replace(error, output_error=output_error(weight, values, inputs.sums))
+        return _QuantizedLayer(tensor, values, error)
 
-    states = [embed(configuration, _rows_of(source), tokens) for tokens in chunks]
-    tables = {
-        len(tokens): block_tables(configuration, weights, np.int32(0), len(tokens))
-        for tokens in chunks
-    }
-    for number in range(configuration.blocks):
-        theta = weights(f"blk.{number}")
-        layers = [name for name in names if name.startswith(f"blk.{number}.")]
-        moments = _Moments()
-        for state in states:
-            _run(configuration, theta, number, tables, state, moments.observe)
-        block = theta.flatten()
-        for name in layers:
-            on_layer(len(errors), len(names), source.tensors[name].name)
-            part = name.removeprefix(f"blk.{number}.")
-            tensor = block[part]
-            assert isinstance(tensor, PrimitiveTensor)  # `_in_floats`
-            second_moments = moments.of(part.removesuffix(".weight"))
-            try:
-                integers, grid = quantize_layer(
-                    tensor.array, second_moments, tokens, how, calibration.method, kind
-                )
-            except UsageError as error:
-                raise UsageError(f"tensor '{source.tensors[name].name}' {error.message}") from None
-            quantized = packed_tensor(output, source.tensors[name].name, integers, grid)
-            values = grid.dequantize(integers)
-            replaced[quantized.name] = quantized
-            block[part] = PrimitiveTensor(values, part)
-            errors.append(
-                replace(
-                    layer_error(quantized, tensor.array),
-                    output_error=output_error(tensor.array, values, second_moments),
-                )
-            )
-        theta = Theta(block)
-        states = [_run(configuration, theta, number, tables, state) for state in states]
-        source.release_pages()
+    with WorkerThreads(threads) as workers:
+        runner = BlockRunner(source, chunks, workers)
+        states = runner.embeddings()
+        for number in range(configuration.blocks):
+            prefix = f"blk.{number}."
+            block = runner.weights(number)
+            moments = runner.moments(number, block, states)
+            tensor_names = {
+                name.removeprefix(prefix): source.tensors[name].name
+                for name in names
+                if name.startswith(prefix)
+            }
+            for part, layer in _quantized_block(block, tensor_names, moments, quantize, workers):
+                replaced[layer.tensor.name] = layer.tensor
+                block[part] = PrimitiveTensor(layer.values, part)
+                errors.append(layer.error)
+            states = runner.run(number, block, states)
+            source.release_pages()
     flat = source.dataset.theta.flatten()
     return Dataset(source.properties, Theta(flat | replaced)), errors
+
+
+class _QuantizedLayer(NamedTuple):
+    """A packed layer, its values in floats, and its error."""
+
+    tensor: QuantizedTensor
+    values: Array
+    error: LayerError
+
+
+def _quantized_block(
+    block: Mapping[str, InferenceTensor],
+    names: Mapping[str, str],
+    moments: BlockMoments,
+    quantize: Callable[[str, Array, InputMoments], _QuantizedLayer],
+    workers: WorkerThreads,
+) -> list[tuple[str, _QuantizedLayer]]:
+    """Quantize the layers of a block; a thread takes the layers with one input.
+
+    Args:
+        names: names of the weights by their names in the block.
+    """
+    groups: dict[str, list[str]] = {}
+    for part in names:
+        groups.setdefault(moments.first_names[part.removesuffix(".weight")], []).append(part)
+
+    def quantize_group(group: tuple[str, list[str]]) -> list[tuple[str, _QuantizedLayer]]:
+        first_name, parts = group
+        inputs = moments.pop(first_name)
+        layers = []
+        for part in parts:
+            tensor = block[part]
+            assert isinstance(tensor, PrimitiveTensor)  # `BlockRunner.weights`
+            layers.append((part, quantize(names[part], tensor.array, inputs)))
+        return layers
+
+    return list(itertools.chain.from_iterable(workers.map(quantize_group, groups.items())))
 
 
 def _layer_names(configuration: Configuration) -> list[str]:
@@ -195,9 +216,16 @@ def _layer_names(configuration: Configuration) -> list[str]:
     ]
 
 
-def _check_layers(tensors: Sequence[InferenceTensor], calibration: Calibration) -> None:
-    """Refuse layers that are quantized already; UsageError for the first."""
+def _check_layers(
+    tensors: Sequence[InferenceTensor], how: WeightQuantization, calibration: Calibration
+) -> None:
+    """Refuse layers that are quantized already, or that blocks do not divide; UsageError."""
     for tensor in tensors:
+        if tensor.shape[-1] % how.block_size:
+            raise UsageError(
+                f"tensor '{tensor.name}' has {tensor.shape[-1]} inputs, which blocks of "
+                f"{how.block_size} do not divide; give another --block-size"
+            )
         if not isinstance(tensor, QuantizedTensor):
             continue
         if tensor.activations is not None:
@@ -210,56 +238,3 @@ def _check_layers(tensors: Sequence[InferenceTensor], calibration: Calibration) 
                 f"tensor '{tensor.name}' is quantized already; calibrate a model of float weights, "
                 "or quantize its dequantized weights by --requantize"
             )
-
-
-def _in_floats(tensor: InferenceTensor) -> PrimitiveTensor:
-    values = tensor.unpack().dequant() if isinstance(tensor, QuantizedTensor) else None
-    if values is None:
-        assert isinstance(tensor, PrimitiveTensor)
-        values = tensor.array
-    is_float = values.dtype.kind not in "iu"
-    return PrimitiveTensor(np.asarray(values, np.float32) if is_float else values, tensor.name)
-
-
-def _rows_of(source: ModelSource) -> Callable[[str], Theta]:
-    """Return the function to a tree whose table of embeddings stays packed."""
-    return lambda part: Theta({"weight": source.tensors[f"{part}.weight"]})
-
-
-def _run(
-    configuration: Configuration,
-    theta: Theta,
-    number: int,
-    tables: dict[int, BlockTables],
-    state: Array,
-    observe: Callable[[str, Array], None] | None = None,
-) -> Array:
-    count = len(state)
-    [cache, *_] = empty_caches(configuration, count, "f32")
-    position = np.int32(0)
-    result, _ = run_block(
-        configuration, theta, number, tables[count], state, position, cache, observe
-    )
-    return np.asarray(result)
-
-
-class _Moments:
-    """Second moments of the inputs of a block's layers; layers with one input share them."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Array] = {}
-        self._first_names: dict[str, str] = {}
-        self._last: tuple[str, Array] | None = None
-
-    def observe(self, name: str, x: Array) -> None:
-        """Add the products of an input ``[T, K]``."""
-        if self._last is not None and self._last[1] is x:
-            self._first_names[name] = self._last[0]
-            return
-        self._last = name, x
-        self._first_names[name] = name
-        self._sums[name] = self._sums.get(name, np.float32(0)) + x.T @ x
-
-    def of(self, name: str) -> Array:
-        """Return the sum of ``X^T X`` over the observed inputs of a layer, ``[K, K]``."""
-        return self._sums[self._first_names[name]]

@@ -12,8 +12,9 @@ from ..errors import UsageError
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
 from ..weights.quantizing import WeightQuantization
-from .gptq import damped, gptq, refit_scales
+from .gptq import gptq, refit_scales
 from .grids import Grid, OffsetKind, fit_grid
+from .moments import InputMoments
 
 _REFITS = 2
 """Rounds of GPTQ, each followed by scales that fit its integers."""
@@ -47,8 +48,7 @@ class Calibration:
 
 def quantize_layer(
     weight: Array,
-    moments: Array,
-    tokens: int,
+    inputs: InputMoments,
     how: WeightQuantization,
     method: Literal["gptq", "imatrix"] = "gptq",
     kind: OffsetKind | None = None,
@@ -56,18 +56,17 @@ def quantize_layer(
     """Quantize a weight ``[N, K]``, float32; return its integers, and their grid.
 
     Args:
-        moments: the sum of ``X^T X`` of the inputs ``X [tokens, K]``, float32.
+        inputs: the second moments of the layer's inputs.
         kind: the offsets of blocks, as in `fit_grid`.
 
     Raises:
         UsageError: blocks do not divide ``K``.
     """
     storage = StorageType(how.bits, not how.asymmetric)
-    grid = fit_grid(weight, how.block_size, storage, np.diag(moments), kind)
+    grid = fit_grid(weight, how.block_size, storage, np.diag(inputs.sums), kind)
     if method == "imatrix":
         return grid.round(weight), grid
-    stable = damped(moments, tokens)
     for _ in range(_REFITS):
-        integers = gptq(weight, stable, grid)
-        grid = refit_scales(weight, stable, grid, integers)
+        integers = gptq(weight, inputs.damped, grid, inputs.factor)
+        grid = refit_scales(weight, inputs.damped, grid, integers)
     return integers, grid

@@ -1,0 +1,70 @@
+"""Second moments of the inputs of layers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..numerics.element_types import Array
+from .gptq import Factor, damped, factored
+from .worker_threads import WorkerThreads
+
+
+@dataclass(frozen=True)
+class InputMoments:
+    """Second moments of a layer's inputs ``X [T, K]``, and what GPTQ computes of them.
+
+    Attributes:
+        sums: ``X^T X``, float32 ``[K, K]``.
+        tokens: ``T``.
+    """
+
+    sums: Array
+    tokens: int
+
+    @functools.cached_property
+    def damped(self) -> Array:
+        """The sums with damping, see `gptq.damped`."""
+        return damped(self.sums, self.tokens)
+
+    @functools.cached_property
+    def factor(self) -> Factor:
+        """The factor of the damped sums."""
+        return factored(self.damped)
+
+
+@dataclass
+class BlockMoments:
+    """Second moments of the inputs of a block's layers; layers with one input share them.
+
+    Attributes:
+        first_names: the name of the first layer with the same input, by the name of a layer.
+        tokens: the number of inputs.
+    """
+
+    first_names: dict[str, str] = field(default_factory=dict)
+    tokens: int = 0
+    _sums: dict[str, Array] = field(default_factory=dict, repr=False)
+
+    def add(self, inputs: Sequence[Mapping[str, Array]], threads: WorkerThreads) -> None:
+        """Add the inputs of layers, ``[T, K]`` by name, of some chunks of tokens."""
+        names: dict[int, str] = {}
+        for name, array in inputs[0].items():
+            self.first_names[name] = names.setdefault(id(array), name)
+
+        def add_inputs_of(name: str) -> None:
+            x = np.concatenate([each[name] for each in inputs])
+            sums = x.T @ x
+            if name in self._sums:
+                sums += self._sums[name]
+            self._sums[name] = sums
+
+        threads.map(add_inputs_of, names.values())
+        self.tokens += sum(len(next(iter(each.values()))) for each in inputs)
+
+    def pop(self, first_name: str) -> InputMoments:
+        """Remove and return the moments of the layers with one input."""
+        return InputMoments(self._sums.pop(first_name), self.tokens)
