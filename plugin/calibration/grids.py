@@ -11,6 +11,7 @@ The offset is 0 (*symmetric*), ``-z d`` for an integer ``z`` (*zero points*), or
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -96,6 +97,7 @@ def fit_grid(
     storage: StorageType,
     importance: Array | None = None,
     kind: OffsetKind | None = None,
+    clippings: Sequence[float] = CLIPPINGS,
 ) -> Grid:
     """Search the grid with the least weighted square error of rounding, block by block.
 
@@ -107,6 +109,7 @@ def fit_grid(
         block_size: elements of a block; it divides ``K``.
         importance: weights of the square errors ``[K]``, or None for ones.
         kind: by default symmetric for a signed storage type, else with zero points.
+        clippings: the factors of a block's range to try.
 
     Raises:
         UsageError: blocks do not divide ``K``.
@@ -124,14 +127,18 @@ def fit_grid(
         # The blocks are the columns of a matrix, so that NumPy's inner loops are long.
         blocks = np.ascontiguousarray(weight[start : start + step].reshape((-1, block_size)).T)
         few = None if weights is None else weights[:, : blocks.shape[1]]
-        parameters = _search(blocks, storage, kind, few)
+        parameters = _search(blocks, storage, kind, few, clippings)
         for result, each in zip((scales, offsets), parameters, strict=True):
             result[start : start + step] = each.reshape((-1, depth // block_size))
     return Grid(storage, kind, scales, offsets)
 
 
 def _search(
-    blocks: Array, storage: StorageType, kind: OffsetKind, importance: Array | None
+    blocks: Array,
+    storage: StorageType,
+    kind: OffsetKind,
+    importance: Array | None,
+    clippings: Sequence[float],
 ) -> tuple[Array, Array]:
     """Return the scale and the offset of each block; the blocks are columns."""
     low = np.minimum(blocks.min(0), 0)
@@ -142,7 +149,7 @@ def _search(
         ranges = (high - low) / storage.maximum
     least = np.full(ranges.shape, np.inf, np.float32)
     scales, offsets = np.ones_like(ranges), np.zeros_like(ranges)
-    for factor in CLIPPINGS:
+    for factor in clippings:
         tried = as_scales(ranges * np.float32(factor))
         tried_offsets = _offsets(low, np.float32(factor), tried, storage, kind)
         errors = nearest(blocks, tried, tried_offsets, storage)

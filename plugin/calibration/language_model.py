@@ -32,6 +32,7 @@ from ..weights.quantizing import LayerError, WeightQuantization, chosen, layer_e
 from ..weights.sources import add_tokenizer
 from ..weights.theta import Dataset, Theta
 from .block_runner import BlockRunner
+from .folding import fold_into
 from .gptq import output_error
 from .grids import OffsetKind
 from .layer import Calibration, quantize_layer
@@ -136,6 +137,7 @@ def quantize_language_model(
     selected = chosen([source.tensors[name].name for name in names], select)
     names = [name for name in names if source.tensors[name].name in selected]
     _check_layers([source.tensors[name] for name in names], how, calibration)
+    scales_of = calibration.scales_of(how, kind)
     numbers = itertools.count()
     replaced: dict[str, InferenceTensor] = {}
     errors: list[LayerError] = []
@@ -160,6 +162,13 @@ def quantize_language_model(
                 for name in names
                 if name.startswith(prefix)
             }
+            if scales_of is not None:
+                parts = {part.removesuffix(".weight") for part in tensor_names}
+                stored = {part: source.tensors[prefix + part] for part in block}
+                vectors = fold_into(
+                    configuration, block, stored, moments, parts, scales_of, workers
+                )
+                replaced |= {each.name: each for each in vectors}
             for part, layer in _quantized_block(block, tensor_names, moments, quantize, workers):
                 replaced[layer.tensor.name] = layer.tensor
                 block[part] = PrimitiveTensor(layer.values, part)

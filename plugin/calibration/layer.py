@@ -12,12 +12,17 @@ from ..errors import UsageError
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
 from ..weights.quantizing import WeightQuantization
+from .folding import ScalesOf, awq_scales
 from .gptq import gptq, refit_scales
 from .grids import Grid, OffsetKind, fit_grid
 from .moments import InputMoments
 
 _REFITS = 2
 """Rounds of GPTQ, each followed by scales that fit its integers."""
+
+
+Method = Literal["gptq", "awq", "imatrix", "round"]
+"""Choice of the integers of a layer by its inputs."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +33,11 @@ class Calibration:
         UsageError: an unknown method, or no tokens.
     """
 
-    method: Literal["gptq", "imatrix"] = option(
+    method: Literal["gptq", "awq", "imatrix", "round"] = option(
         "gptq",
-        "With --calibrate: integers by GPTQ, or to nearest with scales weighted by the inputs' "
-        "squares.",
+        "With --calibrate: integers by GPTQ; to nearest with scales of inputs folded into the "
+        "layer before (awq), with block scales weighted by the inputs' squares (imatrix), or "
+        "without the inputs (round).",
     )
     calibration_tokens: int = option(4096, "With --calibrate: tokens of the text to use.")
     requantize: bool = option(
@@ -45,12 +51,16 @@ class Calibration:
                 f"--calibration-tokens must be 1 or more, got {self.calibration_tokens}"
             )
 
+    def scales_of(self, how: WeightQuantization, kind: OffsetKind | None) -> ScalesOf | None:
+        """Return the function to the scales that are folded into blocks; None for no folding."""
+        return awq_scales(how, kind) if self.method == "awq" else None
+
 
 def quantize_layer(
     weight: Array,
     inputs: InputMoments,
     how: WeightQuantization,
-    method: Literal["gptq", "imatrix"] = "gptq",
+    method: Method = "gptq",
     kind: OffsetKind | None = None,
 ) -> tuple[Array, Grid]:
     """Quantize a weight ``[N, K]``, float32; return its integers, and their grid.
@@ -63,8 +73,9 @@ def quantize_layer(
         UsageError: blocks do not divide ``K``.
     """
     storage = StorageType(how.bits, not how.asymmetric)
-    grid = fit_grid(weight, how.block_size, storage, np.diag(inputs.sums), kind)
-    if method == "imatrix":
+    importance = None if method == "round" else np.diag(inputs.sums)
+    grid = fit_grid(weight, how.block_size, storage, importance, kind)
+    if method != "gptq":
         return grid.round(weight), grid
     for _ in range(_REFITS):
         integers = gptq(weight, inputs.damped, grid, inputs.factor)

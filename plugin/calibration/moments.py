@@ -65,6 +65,14 @@ class BlockMoments:
         threads.map(add_inputs_of, names.values())
         self.tokens += sum(len(next(iter(each.values()))) for each in inputs)
 
+    def of(self, name: str) -> Array:
+        """Return ``X^T X`` of the inputs ``X`` of a layer, ``[K, K]``."""
+        return self._sums[self.first_names[name]]
+
+    def divide(self, name: str, scales: Array) -> None:
+        """Divide the inputs of a layer, and of all layers with the same inputs, by scales."""
+        self._sums[self.first_names[name]] /= np.outer(scales, scales)
+
     def pop(self, first_name: str) -> InputMoments:
         """Remove and return the moments of the layers with one input."""
         return InputMoments(self._sums.pop(first_name), self.tokens)
