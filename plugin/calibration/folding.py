@@ -75,8 +75,8 @@ class Fold:
 
     def shared(self, values: Array) -> Array:
         """Return the mean of values ``[K]`` over the inputs of a channel, for each input."""
-        sums = np.bincount(self.channels, values) / np.bincount(self.channels)
-        return np.asarray(sums[self.channels], np.float32)
+        means = np.bincount(self.channels, values) / np.bincount(self.channels)
+        return np.asarray(means[self.channels], np.float32)
 
 
 def folds(configuration: Configuration) -> list[Fold]:
