@@ -328,10 +328,12 @@ def test_types_that_no_gguf_file_has(tmp_path: Path) -> None:
     text, output = tmp_path / "text.txt", tmp_path / "q.gguf"
     text.write_text("the sea is blue and the sky is blue " * 40)
     wrong = ["--calibrate", text, "--calibration-tokens", "256", "-o", output]
-    assert "no type of 3 symmetric bits in blocks of 32; expected Q4_0" in fail(
+    assert "no type of 3 symmetric bits; expected 4 or 5 bits" in fail(
         2, "quantize", path, "--bits", "3", *wrong
     )
-    assert "must end in .irpa" in fail(2, "quantize", path, "-o", output)
+    assert "Q4_0 in a .gguf file have 32 elements, got --block-size 16" in fail(
+        2, "quantize", path, "--bits", "4", "--block-size", "16", *wrong
+    )
     assert not output.exists()
 
 

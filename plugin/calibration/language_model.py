@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import InputError, UsageError
+from ..formats.imatrix import ImportanceMatrix, read_imatrix
 from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..models.configuration import Configuration, expected_tensors
 from ..models.source import ModelSource, open_model
@@ -34,10 +35,15 @@ from ..weights.theta import Dataset, Theta
 from .block_runner import BlockRunner
 from .folding import fold_into
 from .gptq import output_error
-from .grids import OffsetKind
-from .layer import Calibration, quantize_layer
+from .layer import Calibration
 from .moments import BlockMoments, InputMoments
-from .outputs import Output, check_output_format, check_source, packed_tensor
+from .outputs import (
+    Output,
+    check_output_format,
+    check_source,
+    grid_of_output,
+    quantized_layer,
+)
 from .worker_threads import WorkerThreads
 
 CHUNK_TOKENS = 512
@@ -49,7 +55,7 @@ OnLayer = Callable[[int, int, str], None]
 
 def calibrated(
     path: str | os.PathLike[str],
-    text: str,
+    text: str | None,
     how: WeightQuantization,
     calibration: Calibration,
     select: str = "",
@@ -61,15 +67,21 @@ def calibrated(
 
     The result has the model's vocabulary, so that an archive of it is a model.
 
+    Args:
+        text: None to round to nearest, with the weights of an importance matrix if there is one.
+
     Raises:
-        SubquantError: as `check_source`, `open_model`, `calibration_chunks` and
+        SubquantError: as `check_source`, `read_imatrix`, `open_model`, `calibration_chunks` and
             `quantize_language_model`.
     """
     check_source(path, output)
-    chunks = calibration_chunks(open_model(path), text, calibration.calibration_tokens)
+    imatrix = read_imatrix(calibration.imatrix) if calibration.imatrix else None
+    chunks: list[Array] = []
+    if text is not None:
+        chunks = calibration_chunks(open_model(path), text, calibration.calibration_tokens)
     source = open_model(path)  # the tokenizer has taken the vocabulary of the other
     dataset, errors = quantize_language_model(
-        source, chunks, how, calibration, select, on_layer, output=output
+        source, chunks, how, calibration, select, on_layer, output=output, imatrix=imatrix
     )
     add_tokenizer(dataset, path)
     return dataset, errors
@@ -108,6 +120,7 @@ def quantize_language_model(
     on_layer: OnLayer = lambda number, count, name: None,
     *,
     output: Output = "archive",
+    imatrix: ImportanceMatrix | None = None,
     threads: int | None = None,
 ) -> tuple[Dataset, list[LayerError]]:
     """Quantize the linear layers of a model's blocks; return the model, and each layer's errors.
@@ -116,12 +129,15 @@ def quantize_language_model(
     experts of a mixture.
 
     Args:
-        chunks: calibration tokens, int32 ``[T]`` each, which go through the model alone.
+        chunks: calibration tokens, int32 ``[T]`` each, which go through the model alone; none to
+            round to nearest.
         select: as that of `quantize_weights`.
         output: the format that the layers are packed for.
+        imatrix: weights of the inputs in the search for scales, in place of those of the chunks.
         threads: the number of threads, by default one for each core; results do not depend on it.
 
     Raises:
+        InputError: the importance matrix has no entry for a layer, or one of another size.
         UsageError: blocks do not divide a layer's inputs; a layer is quantized already, and
             `calibration` does not ask for another quantization; a granularity other than blocks; or
             a `select` that matches no layer.
@@ -130,24 +146,34 @@ def quantize_language_model(
     if how.granularity != "block":
         raise UsageError("calibrated layers have a scale for each block; use --granularity block")
     check_output_format(how, output)
-    has_offsets = output == "gguf" and how.asymmetric
-    kind: OffsetKind | None = "offsets" if has_offsets else None
+    if calibration.method == "awq" and (imatrix is not None or not chunks):
+        raise UsageError(
+            "--method awq needs a text, and no importance matrix, whose inputs it scales"
+        )
     configuration = source.configuration
     names = _layer_names(configuration)
     selected = chosen([source.tensors[name].name for name in names], select)
     names = [name for name in names if source.tensors[name].name in selected]
     _check_layers([source.tensors[name] for name in names], how, calibration)
-    scales_of = calibration.scales_of(how, kind)
+    grid_how, kind = grid_of_output(how, output)
+    scales_of = calibration.scales_of(grid_how, kind)
+    importance = {
+        source.tensors[name].name: imatrix.of(name, source.tensors[name].shape[1])
+        for name in names
+        if imatrix is not None
+    }
     numbers = itertools.count()
     replaced: dict[str, InferenceTensor] = {}
     errors: list[LayerError] = []
 
-    def quantize(name: str, weight: Array, inputs: InputMoments) -> _QuantizedLayer:
+    def quantize(name: str, weight: Array, inputs: InputMoments | None) -> _QuantizedLayer:
         on_layer(next(numbers), len(names), name)
-        integers, grid = quantize_layer(weight, inputs, how, calibration.method, kind)
-        tensor, values = packed_tensor(output, name, integers, grid), grid.dequantize(integers)
+        tensor, values = quantized_layer(
+            name, weight, how, output, calibration.method, inputs, importance.get(name)
+        )
         error = layer_error(tensor, weight)
-        error = replace(error, output_error=output_error(weight, values, inputs.sums))
+        if inputs is not None:
+            error = replace(error, output_error=output_error(weight, values, inputs.sums))
         return _QuantizedLayer(tensor, values, error)
 
     with WorkerThreads(threads) as workers:
@@ -156,13 +182,13 @@ def quantize_language_model(
         for number in range(configuration.blocks):
             prefix = f"blk.{number}."
             block = runner.weights(number)
-            moments = runner.moments(number, block, states)
+            moments = runner.moments(number, block, states) if chunks else None
             tensor_names = {
                 name.removeprefix(prefix): source.tensors[name].name
                 for name in names
                 if name.startswith(prefix)
             }
-            if scales_of is not None:
+            if scales_of is not None and moments is not None:
                 parts = {part.removesuffix(".weight") for part in tensor_names}
                 stored = {part: source.tensors[prefix + part] for part in block}
                 vectors = fold_into(
@@ -190,8 +216,8 @@ class _QuantizedLayer(NamedTuple):
 def _quantized_block(
     block: Mapping[str, InferenceTensor],
     names: Mapping[str, str],
-    moments: BlockMoments,
-    quantize: Callable[[str, Array, InputMoments], _QuantizedLayer],
+    moments: BlockMoments | None,
+    quantize: Callable[[str, Array, InputMoments | None], _QuantizedLayer],
     workers: WorkerThreads,
 ) -> list[tuple[str, _QuantizedLayer]]:
     """Quantize the layers of a block; a thread takes the layers with one input.
@@ -201,11 +227,13 @@ def _quantized_block(
     """
     groups: dict[str, list[str]] = {}
     for part in names:
-        groups.setdefault(moments.first_names[part.removesuffix(".weight")], []).append(part)
+        layer = part.removesuffix(".weight")
+        first_name = layer if moments is None else moments.first_names[layer]
+        groups.setdefault(first_name, []).append(part)
 
     def quantize_group(group: tuple[str, list[str]]) -> list[tuple[str, _QuantizedLayer]]:
         first_name, parts = group
-        inputs = moments.pop(first_name)
+        inputs = None if moments is None else moments.pop(first_name)
         layers = []
         for part in parts:
             tensor = block[part]

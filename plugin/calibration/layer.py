@@ -43,6 +43,12 @@ class Calibration:
     requantize: bool = option(
         False, "With --calibrate: dequantize layers that are quantized already, and quantize them."
     )
+    imatrix: str | None = option(
+        None,
+        "Scales weighted by an importance matrix of llama.cpp (.gguf or .dat), in place of the "
+        "inputs' squares for the text.",
+        "FILE",
+    )
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -58,24 +64,30 @@ class Calibration:
 
 def quantize_layer(
     weight: Array,
-    inputs: InputMoments,
+    inputs: InputMoments | None,
     how: WeightQuantization,
     method: Method = "gptq",
     kind: OffsetKind | None = None,
+    importance: Array | None = None,
 ) -> tuple[Array, Grid]:
     """Quantize a weight ``[N, K]``, float32; return its integers, and their grid.
 
     Args:
-        inputs: the second moments of the layer's inputs.
+        inputs: the second moments of the layer's inputs; None to round to nearest.
         kind: the offsets of blocks, as in `fit_grid`.
+        importance: weights of the inputs in the search for the grid, float32 ``[K]``; by default
+            the diagonal of the moments.
 
     Raises:
         UsageError: blocks do not divide ``K``.
     """
     storage = StorageType(how.bits, not how.asymmetric)
-    importance = None if method == "round" else np.diag(inputs.sums)
+    if method == "round":
+        importance = None
+    elif importance is None and inputs is not None:
+        importance = np.diag(inputs.sums)
     grid = fit_grid(weight, how.block_size, storage, importance, kind)
-    if method != "gptq":
+    if inputs is None or method != "gptq":
         return grid.round(weight), grid
     for _ in range(_REFITS):
         integers = gptq(weight, inputs.damped, grid, inputs.factor)

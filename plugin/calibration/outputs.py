@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Literal
 
-from ..errors import UsageError
+import numpy as np
+
+from ..errors import UsageError, counted
 from ..formats.checkpoints.compressed_writer import WRITTEN_BITS, packed_layer, write_compressed
 from ..formats.checkpoints.layers import PackedTensor
 from ..formats.gguf import property_bytes
@@ -15,19 +19,61 @@ from ..formats.gguf_writer import write_gguf
 from ..formats.kinds import weights_format
 from ..layouts import GgmlTensor, PlanarQuantizedTensor, QuantizedTensor
 from ..layouts.ggml_encoding import BLOCK_SIZE, ENCODED_TYPES, encode
+from ..layouts.ggml_quantization import QUANTIZED_TYPES, type_for
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
 from ..weights.quantizing import WeightQuantization, block_layout
 from ..weights.theta import Dataset
-from .grids import Grid
+from .ggml_layers import ggml_layer
+from .grids import Grid, OffsetKind
+from .layer import Method, quantize_layer
+from .moments import InputMoments
 
 Output = Literal["archive", "gguf", "checkpoint"]
 """Format of the result: an ``.irpa`` archive, a GGUF file, or a folder of compressed-tensors."""
 
 
-def packed_tensor(output: Output, name: str, integers: Array, grid: Grid) -> QuantizedTensor:
-    """Return a quantized layer as the format of the output stores it."""
-    return _PACKED_FOR[output](name, integers, grid)
+def quantized_layer(
+    name: str,
+    weight: Array,
+    how: WeightQuantization,
+    output: Output,
+    method: Method,
+    inputs: InputMoments | None = None,
+    importance: Array | None = None,
+) -> tuple[QuantizedTensor, Array]:
+    """Quantize a layer for the format of the output; return it, and its values.
+
+    A GGUF file has blocks as llama.cpp makes them, but those of 32 elements by GPTQ, whose scales
+    are searched for its integers.
+
+    Args:
+        name: of the tensor in the output.
+        inputs, importance: as those of `quantize_layer`.
+
+    Raises:
+        UsageError: blocks do not divide the inputs.
+    """
+    if output != "gguf":
+        integers, grid = quantize_layer(weight, inputs, how, method, None, importance)
+        tensor = archive_tensor if output == "archive" else checkpoint_tensor
+        return tensor(name, integers, grid), grid.dequantize(integers)
+    if method == "round":
+        importance = None
+    elif importance is None and inputs is not None:
+        importance = np.diag(inputs.sums) / np.float32(inputs.tokens)
+    ggml_type = type_for(ggml_type_of(how), weight.shape[1])
+    if weight.shape[1] % BLOCK_SIZE:
+        raise UsageError(
+            f"has {weight.shape[1]} inputs, which blocks of {BLOCK_SIZE} do not divide"
+        )
+    if inputs is None or method != "gptq" or ggml_type not in ENCODED_TYPES:
+        inputs = inputs if method == "gptq" else None
+        packed = ggml_layer(weight, ggml_type, importance, inputs, name)
+        return packed, np.asarray(packed.unpack().dequant())
+    how, kind = grid_of_output(replace(how, gguf_type=ggml_type), output)
+    integers, grid = quantize_layer(weight, inputs, how, method, kind, importance)
+    return gguf_tensor(name, integers, grid), grid.dequantize(integers)
 
 
 def archive_tensor(name: str, integers: Array, grid: Grid) -> PlanarQuantizedTensor:
@@ -52,26 +98,68 @@ def gguf_type(storage: StorageType) -> str:
     return f"Q{storage.width}_{0 if storage.signed else 1}"
 
 
+_GRIDS = {
+    "Q4_0": (4, False, 32), "Q4_1": (4, True, 32), "Q5_0": (5, False, 32), "Q5_1": (5, True, 32),
+    "Q8_0": (8, False, 32), "Q3_K": (3, False, 16), "Q4_K": (4, True, 32), "Q5_K": (5, True, 32),
+    "Q6_K": (6, False, 16), "IQ4_NL": (4, False, 32), "IQ4_XS": (4, False, 32),
+}  # fmt: skip
+"""Bits of integers, whether blocks have offsets, and elements of a block, of GGML's types."""
+
+
+def grid_of_output(
+    how: WeightQuantization, output: Output
+) -> tuple[WeightQuantization, OffsetKind | None]:
+    """Return the quantization with bits and blocks of GGML's type, and the offsets of blocks.
+
+    The grid is that of the type but for the second level of scales, and levels of a codebook.
+    """
+    if output != "gguf":
+        return how, None
+    bits, asymmetric, size = _GRIDS[ggml_type_of(how)]
+    how = replace(how, bits=bits, asymmetric=asymmetric, block_size=size)
+    return how, "offsets" if asymmetric else "symmetric"
+
+
+def ggml_type_of(how: WeightQuantization) -> str:
+    """Return the name of GGML's type of a quantization."""
+    return how.gguf_type or gguf_type(StorageType(how.bits, not how.asymmetric))
+
+
 def check_output_format(how: WeightQuantization, output: Output) -> None:
     """Refuse a quantization that the format of the output does not have; UsageError."""
     kind = "asymmetric" if how.asymmetric else "symmetric"
-    if output == "gguf":
-        name = gguf_type(StorageType(how.bits, not how.asymmetric))
-        if name not in ENCODED_TYPES or how.block_size != BLOCK_SIZE:
-            raise UsageError(
-                f"a .gguf file has no type of {how.bits} {kind} bits in blocks of "
-                f"{how.block_size}; expected {', '.join(ENCODED_TYPES)}: 4 or 5 bits, or 8 "
-                f"symmetric ones, in blocks of {BLOCK_SIZE}"
-            )
+    if how.gguf_type and output != "gguf":
+        raise UsageError(
+            f"--gguf-type {how.gguf_type} is a type of .gguf files; give a name -o that ends in "
+            ".gguf, or --bits"
+        )
+    if output == "gguf" and ggml_type_of(how) not in QUANTIZED_TYPES:
+        raise UsageError(
+            f"a .gguf file has no type of {how.bits} {kind} bits; expected 4 or 5 bits, or 8 "
+            f"symmetric ones, or --gguf-type with one of {', '.join(QUANTIZED_TYPES)}"
+        )
+    if output == "gguf" and not how.gguf_type and how.block_size != BLOCK_SIZE:
+        raise UsageError(
+            f"blocks of {ggml_type_of(how)} in a .gguf file have {BLOCK_SIZE} elements, got "
+            f"--block-size {how.block_size}"
+        )
     if output == "checkpoint" and how.bits not in WRITTEN_BITS:
         raise UsageError(f"a checkpoint has layers of 4 or 8 bits, got {how.bits}")
 
 
-_PACKED_FOR: dict[Output, Callable[[str, Array, Grid], QuantizedTensor]] = {
-    "archive": archive_tensor,
-    "gguf": gguf_tensor,
-    "checkpoint": checkpoint_tensor,
-}
+def replaced_types(dataset: Dataset, how: WeightQuantization, names: Collection[str]) -> list[str]:
+    """Return remarks on the layers whose inputs the blocks of GGML's type do not divide."""
+    tensors = dataset.theta.flatten()
+    types = Counter(
+        tensor.ggml_type
+        for name in names
+        if isinstance(tensor := tensors[name], GgmlTensor) and tensor.ggml_type != ggml_type_of(how)
+    )
+    return [
+        f"{counted(count, 'layer')} with inputs that are no multiple of 256: {name} in place of "
+        f"{ggml_type_of(how)}"
+        for name, count in types.items()
+    ]
 
 
 def check_source(source: str | os.PathLike[str], output: Output) -> None:
@@ -107,8 +195,7 @@ def save(
     tensors = list(dataset.theta.flatten().values())
     if output == "gguf":
         properties = property_bytes(part_files(source)[0])
-        ggml_type = gguf_type(StorageType(how.bits, not how.asymmetric))
-        write_gguf(path, properties, tensors, ggml_type, on_tensor)
+        write_gguf(path, properties, tensors, ggml_type_of(how), on_tensor)
     elif output == "checkpoint":
         symmetric = not how.asymmetric
         write_compressed(source, path, tensors, how.bits, how.block_size, is_symmetric=symmetric)

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ..calibration.layer import Calibration
 from ..calibration.outputs import Output
-from ..errors import counted
+from ..errors import UsageError, counted
 from ..formats.checkpoints.compressed_writer import check_new_folder
+from ..layouts.ggml_quantization import QUANTIZED_TYPES
 from ..weights.quantizing import WeightQuantization, quantize_weights
 from ..weights.sources import check_output, default_output, open_with_tokenizer
 from .console import say, show_progress
@@ -26,6 +28,7 @@ from .shared_options import archive_option, json_option, options_of, plot_option
     WeightQuantization,
     bits={"type": click.IntRange(2, 8)},
     block_size={"type": click.IntRange(min=1)},
+    gguf_type={"type": click.Choice([*QUANTIZED_TYPES], case_sensitive=False)},
 )
 @click.option("--select", default="", metavar="REGEX", help="Only tensors whose name matches.")
 @click.option(
@@ -54,31 +57,37 @@ def command(
 
     With --calibrate, SOURCE is a language model, and the integers of the linear layers of its
     blocks are chosen by GPTQ, so that the layers' outputs change least for the tokens of a text.
+    A .gguf output without --calibrate has these layers rounded as llama.cpp rounds them, with
+    --imatrix by its importance matrix.
 
     \b
     subquant quantize checkpoint/ --bits 4 --scales mse -o model.irpa
     subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o model.irpa
     subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o checkpoint-w4a16/
     subquant quantize model-f16.gguf --bits 4 --calibrate book.txt -o model-q4.gguf
+    subquant quantize model-f16.gguf --gguf-type Q4_K --imatrix imatrix.gguf -o model-q4k.gguf
     subquant generate --model model.irpa --prompt "The sea is"
     subquant quantize model.irpa --granularity axis --select attn --plot errors.svg
     """
     from rich.console import Console
 
     from ..calibration.language_model import calibrated
-    from ..calibration.outputs import save
+    from ..calibration.outputs import check_output_format, replaced_types, save
     from . import plots
 
     calibration = Calibration(**pop_values(Calibration, options))
     how = WeightQuantization(**options)
-    output = default_output(source, f"-q{how.bits}.irpa") if output is None else output
+    _check_options(how, calibration, text)
+    if output is None:
+        suffix = f"-{how.gguf_type}.gguf" if how.gguf_type else f"-q{how.bits}.irpa"
+        output = default_output(source, suffix)
     kind: Output = "archive"
-    if text is not None and output.endswith((".gguf", "/")):
+    if output.endswith((".gguf", "/")):
         kind = "gguf" if output.endswith(".gguf") else "checkpoint"
     if kind == "checkpoint":
         check_new_folder(output)
     else:
-        check_output(source, output, (".irpa",) if text is None else (".irpa", ".gguf"))
+        check_output(source, output, (".irpa", ".gguf"))
     if plot is not None:
         plots.check_plot(plot)
     with show_progress(f"quantize {source}") as progress:
@@ -86,23 +95,45 @@ def command(
         def on_tensor(number: int, count: int, name: str) -> None:
             progress(f"{number + 1} of {count}: {name}")
 
-        if text is None:
+        if text is None and kind == "archive" and not calibration.imatrix:
+            check_output_format(how, kind)
             dataset, errors = quantize_weights(open_with_tokenizer(source), how, select, on_tensor)
         else:
+            read = None if text is None else read_text(text)
             dataset, errors = calibrated(
-                source, read_text(text), how, calibration, select, on_tensor, output=kind
+                source, read, how, calibration, select, on_tensor, output=kind
             )
         save(source, output, dataset, how, kind, on_tensor)
+    remarks = replaced_types(dataset, how, [error.name for error in errors])
     if plot is not None:
         plots.write_plot(plot, lambda: plots.errors_figure(errors))
     size = _size_of(Path(output))
     if as_json:
         listed = [{**vars(e), "signal_to_noise": min(e.signal_to_noise, 1e9)} for e in errors]
-        click.echo(json.dumps({"output": output, "bytes": size, "tensors": listed}))
+        result = {"output": output, "bytes": size, "remarks": remarks, "tensors": listed}
+        click.echo(json.dumps(result))
         return
     console = Console()
     console.print(plots.render_errors(errors, console.width))
+    for remark in remarks:
+        say(remark, err=True)
     say(f"wrote {output} ({counted(len(errors), 'quantized tensor')}, {size:,} bytes)", err=True)
+
+
+def _check_options(how: WeightQuantization, calibration: Calibration, text: str | None) -> None:
+    """Refuse options that contradict each other, or have no effect; UsageError."""
+    source_of = click.get_current_context().get_parameter_source
+    for name in ("bits", "granularity", "axis", "block_size", "scales", "asymmetric"):
+        if how.gguf_type and source_of(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(
+                f"--gguf-type {how.gguf_type} has its own bits and blocks; leave out "
+                f"--{name.replace('_', '-')}"
+            )
+    is_default = source_of("method") is ParameterSource.DEFAULT
+    if text is None and calibration.method in ("gptq", "awq") and not is_default:
+        raise UsageError(
+            f"--method {calibration.method} needs the inputs of layers; give a text by --calibrate"
+        )
 
 
 def _size_of(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Writer of GGUF files with the properties of another file.
+"""Writer of GGUF files: with the properties of another file, or with new ones.
 
 Properties are copied as bytes, except ``general.alignment``, the properties of parts (``split.*``),
 and two that say how tensors are stored: ``general.file_type``, llama.cpp's name of a file, and
@@ -22,13 +22,16 @@ from ..layouts.ggml import PRIMITIVE_TYPES
 from ..numerics.element_types import Array
 from .gguf import GGML_TYPES, MAGIC
 
-_FILE_TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9}
+_FILE_TYPES = {
+    "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q3_K": 11, "Q4_K": 14, "Q5_K": 16,
+    "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30,
+}  # fmt: skip
 """llama.cpp's number of a file most of whose tensors have a type (``llama_ftype``)."""
 _QUANTIZATION_VERSION = 2
 """The version of GGML's blocks (``GGML_QNT_VERSION``)."""
 _VERSION = 3
-_U32 = 4
-"""GGUF's number of the type of unsigned integers of 32 bits."""
+_U32, _STRING, _ARRAY = 4, 8, 9
+"""GGUF's numbers of value types: unsigned integers of 32 bits, strings, arrays."""
 _ALIGNMENT = 32
 """Alignment of tensors in bytes, the format's default."""
 _NUMBERS = {name: number for number, name in GGML_TYPES.items()}
@@ -58,16 +61,28 @@ def write_gguf(
         for key, data in properties.items()
         if key != "general.alignment" and not key.startswith("split.")
     }
-    header_properties["general.file_type"] = _u32("general.file_type", _FILE_TYPES[ggml_type])
-    header_properties["general.quantization_version"] = _u32(
+    header_properties["general.file_type"] = u32_property(
+        "general.file_type", _FILE_TYPES[ggml_type]
+    )
+    header_properties["general.quantization_version"] = u32_property(
         "general.quantization_version", _QUANTIZATION_VERSION
     )
+    write_tensors(path, list(header_properties.values()), tensors, on_tensor)
+
+
+def write_tensors(
+    path: str | os.PathLike[str],
+    properties: Sequence[bytes],
+    tensors: Sequence[InferenceTensor],
+    on_tensor: Callable[[int, int, str], None] = lambda number, count, name: None,
+) -> None:
+    """Write properties, each its key, type and value, and tensors; see `write_gguf`."""
     infos, offset = [], 0
     for tensor in tensors:
         infos.append(_info(tensor, offset))
         offset += _aligned(_bytes_of(tensor).nbytes)
-    counts = struct.pack("<IQQ", _VERSION, len(tensors), len(header_properties))
-    header = b"".join([MAGIC, counts, *header_properties.values(), *infos])
+    counts = struct.pack("<IQQ", _VERSION, len(tensors), len(properties))
+    header = b"".join([MAGIC, counts, *properties, *infos])
     try:
         with open_atomically(path) as file:
             file.write(header.ljust(_aligned(len(header)), b"\0"))
@@ -102,8 +117,20 @@ def _bytes_of(tensor: InferenceTensor) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _u32(key: str, value: int) -> bytes:
+def u32_property(key: str, value: int) -> bytes:
+    """Return a property with an unsigned integer of 32 bits."""
     return _string(key) + struct.pack("<II", _U32, value)
+
+
+def string_property(key: str, value: str) -> bytes:
+    """Return a property with a string."""
+    return _string(key) + struct.pack("<I", _STRING) + _string(value)
+
+
+def strings_property(key: str, values: Sequence[str]) -> bytes:
+    """Return a property with an array of strings."""
+    header = struct.pack("<IIQ", _ARRAY, _STRING, len(values))
+    return _string(key) + header + b"".join(map(_string, values))
 
 
 def _string(text: str) -> bytes:

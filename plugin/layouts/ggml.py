@@ -47,7 +47,8 @@ from .tensors import QuantizedTensor
 _CHUNK_ELEMENTS = 2**20
 """Elements that are unpacked in one step: a few megabytes of temporary arrays."""
 
-_IQ4_NL = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+IQ4_NL_LEVELS = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+"""The numbers of the indices of IQ4_NL and IQ4_XS."""
 _TWICE_E2M1 = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
 """The numbers of MXFP4's elements (two bits of exponent, one of mantissa), which are halves."""
 
@@ -434,10 +435,12 @@ BLOCK_TYPES: dict[str, GgmlBlockType] = {
         _q5_k,
     ),
     "Q6_K": _type(256, "ql:128u1 qh:64u1 scales:16i1 d:<f2", SuperBlockScaled_6_8_Layout, _q6_k),
-    "IQ4_NL": _type(32, "d:<f2 qs:16u1", LookupBlockScaledLayout, _nibbles, {"table": _IQ4_NL}),
+    "IQ4_NL": _type(
+        32, "d:<f2 qs:16u1", LookupBlockScaledLayout, _nibbles, {"table": IQ4_NL_LEVELS}
+    ),
     "IQ4_XS": _type(
         256, "d:<f2 scales_h:2u1 scales_l:4u1 qs:128u1", SuperBlockLookupScaled_4_6_Layout,
-        _iq4_xs, {"table": _IQ4_NL},
+        _iq4_xs, {"table": IQ4_NL_LEVELS},
     ),
     "MXFP4": _type(32, "e:u1 qs:16u1", LookupBlockScaledLayout, _mxfp4, {"table": _TWICE_E2M1}),
     "NVFP4": _type(

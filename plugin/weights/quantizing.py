@@ -80,6 +80,9 @@ class WeightQuantization:
         "min-max", "Scales from the range of values, or with the least mean square error."
     )
     asymmetric: bool = option(False, "Quantize with zero points.")
+    gguf_type: str | None = option(
+        None, "Type of a .gguf output, in place of bits, blocks and zero points.", "TYPE"
+    )
 
     def __post_init__(self) -> None:
         check_choices(self)
