@@ -49,7 +49,7 @@ class TinyModel:
     Weights have `types` in turn, in the order of the file. A tied model has no ``output.weight``,
     one with factors has ``rope_freqs.weight``. A vocabulary is of the kind ``llama`` or ``gpt2``.
     Further properties are named by GGUF's keys without the architecture, those `of_file` by whole
-    keys; tensors are left out or added by name.
+    keys; tensors are left out or added by name. Float `weights` take the place of random ones.
     """
 
     architecture: str = "llama"
@@ -69,6 +69,7 @@ class TinyModel:
     of_file: Mapping[str, Any] = field(default_factory=dict)
     without: Sequence[str] = ()
     extra: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
     seed: int = 0
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -127,6 +128,9 @@ class TinyModel:
         rng = np.random.default_rng(self.seed)
         weights = 0
         for name, shape in self.shapes().items():
+            if name in self.weights:
+                writer.add_tensor(name, self.weights[name])
+                continue
             if len(shape) == 1:
                 writer.add_tensor(name, _vector(rng, name, shape[0]))
                 continue

@@ -257,7 +257,10 @@ def test_errors_of_the_command(tmp_path: Path) -> None:
     text.write_text("the sea")
     output = tmp_path / "q.irpa"
     short = fail(1, "quantize", path, "--calibrate", text, "-o", output)
-    assert re.search(r"the text has \d+ tokens, expected 4,096 at least to calibrate with", short)
+    assert re.search(
+        r"the text has \d+ tokens, expected 4,096 at least; give a longer text, or fewer --cal",
+        short,
+    )
     text.write_text("the sea " * 400)
     few = ["--calibration-tokens", "128", "-o", output]
     assert "use --granularity block" in fail(

@@ -204,7 +204,7 @@ def test_a_chunk_is_the_context_at_most() -> None:
 
 
 def test_a_text_that_is_too_short() -> None:
-    with pytest.raises(InputError, match="the text has 2 tokens, expected 64 at least, which are"):
+    with pytest.raises(InputError, match="the text has 2 tokens, expected 64 at least; give a"):
         measure_perplexity(Table(), TOKENIZER, "he")
 
 

@@ -7,6 +7,7 @@ take a chunk of tokens each.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,43 +28,52 @@ _CHUNKS_AT_ONCE = 4
 class BlockRunner:
     """Blocks of a model, for chunks of tokens.
 
+    Layers for rounded inputs stay as they are stored; others are computed in floats.
+
     Args:
         chunks: int32 ``[T]`` each.
+
+    Attributes:
+        configuration: the source's, with the rounding of inputs that its layers ask for.
     """
 
     def __init__(
         self, source: ModelSource, chunks: Sequence[Array], threads: WorkerThreads
     ) -> None:
-        self._configuration, self._threads = source.configuration, threads
+        rounds = bool(source.activations())
+        self.configuration = replace(source.configuration, quantizes_activations=rounds)
+        self._threads = threads
         self._tensors = {
             name: source.tensors[name] for name in expected_tensors(source.configuration)
         }
         self._tables = {
-            count: block_tables(self._configuration, self._weights, np.int32(0), count)
+            count: block_tables(self.configuration, self.floats, np.int32(0), count)
             for count in set(map(len, chunks))
         }
         self._chunks = chunks
 
     def embeddings(self) -> list[Array]:
         """Return the hidden states of each chunk before the first block, float32 ``[T, width]``."""
-
-        def packed(part: str) -> Theta:
-            return Theta({"weight": self._tensors[f"{part}.weight"]})
-
-        return [np.asarray(embed(self._configuration, packed, each)) for each in self._chunks]
+        return [np.asarray(embed(self.configuration, self.stored, each)) for each in self._chunks]
 
     def weights(self, number: int) -> dict[str, InferenceTensor]:
         """Return the tensors of a block in floats, by their names in it."""
-        return self._weights(f"blk.{number}").flatten()
+        return self.floats(f"blk.{number}").flatten()
 
-    def _weights(self, part: str) -> Theta:
+    def floats(self, part: str) -> Theta:
+        """Return the tensors of a part of the model in floats, by their names in it."""
+        return Theta({name: _in_floats(each) for name, each in self.stored(part).flatten().items()})
+
+    def stored(self, part: str) -> Theta:
+        """Return the tensors of a part of the model as they are stored, by their names in it."""
         prefix = f"{part}."
-        floats = {
-            name.removeprefix(prefix): _in_floats(tensor)
-            for name, tensor in self._tensors.items()
-            if name.startswith(prefix)
-        }
-        return Theta(floats)
+        return Theta(
+            {
+                name.removeprefix(prefix): tensor
+                for name, tensor in self._tensors.items()
+                if name.startswith(prefix)
+            }
+        )
 
     def run(
         self, number: int, block: Mapping[str, InferenceTensor], states: Sequence[Array]
@@ -97,16 +107,18 @@ class BlockRunner:
         observe: Callable[[str, Array], None] | None = None,
     ) -> Array:
         count = len(state)
-        [cache, *_] = empty_caches(self._configuration, count, "f32")
+        [cache, *_] = empty_caches(self.configuration, count, "f32")
         tables = self._tables[count]
         result, _ = run_block(
-            self._configuration, theta, number, tables, state, np.int32(0), cache, observe
+            self.configuration, theta, number, tables, state, np.int32(0), cache, observe
         )
         return np.asarray(result)
 
 
-def _in_floats(tensor: InferenceTensor) -> PrimitiveTensor:
+def _in_floats(tensor: InferenceTensor) -> InferenceTensor:
     if isinstance(tensor, QuantizedTensor):
+        if tensor.activations is not None:
+            return tensor
         return PrimitiveTensor(np.asarray(tensor.unpack().dequant(), np.float32), tensor.name)
     assert isinstance(tensor, PrimitiveTensor)
     is_float = tensor.array.dtype.kind not in "iu"

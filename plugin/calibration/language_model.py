@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
-from ..errors import InputError, UsageError
+from ..errors import UsageError
 from ..formats.imatrix import ImportanceMatrix, read_imatrix
 from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..models.configuration import Configuration, expected_tensors
@@ -44,10 +43,8 @@ from .outputs import (
     grid_of_output,
     quantized_layer,
 )
+from .texts import CutTexts
 from .worker_threads import WorkerThreads
-
-CHUNK_TOKENS = 512
-"""Tokens that go through a model together, which attend to each other."""
 
 OnLayer = Callable[[int, int, str], None]
 """Called before each layer with its number, from 0, the count of layers, and its name."""
@@ -55,7 +52,7 @@ OnLayer = Callable[[int, int, str], None]
 
 def calibrated(
     path: str | os.PathLike[str],
-    text: str | None,
+    texts: CutTexts,
     how: WeightQuantization,
     calibration: Calibration,
     select: str = "",
@@ -63,52 +60,26 @@ def calibrated(
     *,
     output: Output = "archive",
 ) -> tuple[Dataset, list[LayerError]]:
-    """Quantize the model of a file or folder by the tokens of a text; see the functions below.
+    """Quantize the model of a file or folder; see `quantize_language_model`.
 
     The result has the model's vocabulary, so that an archive of it is a model.
 
     Args:
-        text: None to round to nearest, with the weights of an importance matrix if there is one.
+        texts: without chunks to calibrate with, layers are rounded to nearest, with the weights of
+            an importance matrix if there is one.
 
     Raises:
-        SubquantError: as `check_source`, `read_imatrix`, `open_model`, `calibration_chunks` and
+        SubquantError: as `check_source`, `read_imatrix`, `open_model` and
             `quantize_language_model`.
     """
     check_source(path, output)
     imatrix = read_imatrix(calibration.imatrix) if calibration.imatrix else None
-    chunks: list[Array] = []
-    if text is not None:
-        chunks = calibration_chunks(open_model(path), text, calibration.calibration_tokens)
-    source = open_model(path)  # the tokenizer has taken the vocabulary of the other
     dataset, errors = quantize_language_model(
-        source, chunks, how, calibration, select, on_layer, output=output, imatrix=imatrix
-    )
+        open_model(path), texts.calibration, how, calibration, select, on_layer,
+        output=output, imatrix=imatrix, held_out=texts.held_out,
+    )  # fmt: skip
     add_tokenizer(dataset, path)
     return dataset, errors
-
-
-def calibration_chunks(source: ModelSource, text: str, count: int) -> list[Array]:
-    """Return the first `count` tokens of a text, in chunks that begin with the start token.
-
-    A chunk has `CHUNK_TOKENS` tokens, or the model's context if that is less.
-
-    Raises:
-        InputError: the text has fewer than `count` tokens.
-        SubquantError: as `ModelSource.tokenizer`.
-    """
-    tokenizer = source.tokenizer()
-    length = min(CHUNK_TOKENS, source.configuration.context)
-    chunks = max(1, count // length)
-    tokens = tokenizer.encode(text, special=False)
-    if len(tokens) < chunks * length:
-        raise InputError(
-            f"the text has {len(tokens):,} tokens, expected {chunks * length:,} at least to "
-            "calibrate with; give a longer text, or fewer --calibration-tokens"
-        )
-    result = np.array(tokens[: chunks * length], np.int32).reshape((chunks, length))
-    if tokenizer.adds_start and tokenizer.start_token is not None:
-        result[:, 0] = tokenizer.start_token
-    return list(result)
 
 
 def quantize_language_model(
@@ -121,6 +92,7 @@ def quantize_language_model(
     *,
     output: Output = "archive",
     imatrix: ImportanceMatrix | None = None,
+    held_out: Sequence[Array] = (),
     threads: int | None = None,
 ) -> tuple[Dataset, list[LayerError]]:
     """Quantize the linear layers of a model's blocks; return the model, and each layer's errors.
@@ -134,6 +106,7 @@ def quantize_language_model(
         select: as that of `quantize_weights`.
         output: the format that the layers are packed for.
         imatrix: weights of the inputs in the search for scales, in place of those of the chunks.
+        held_out: other chunks, whose errors of outputs are measured, too.
         threads: the number of threads, by default one for each core; results do not depend on it.
 
     Raises:
@@ -166,23 +139,34 @@ def quantize_language_model(
     replaced: dict[str, InferenceTensor] = {}
     errors: list[LayerError] = []
 
-    def quantize(name: str, weight: Array, inputs: InputMoments | None) -> _QuantizedLayer:
+    def quantize(
+        name: str, weight: Array, inputs: InputMoments | None, held_out_inputs: InputMoments | None
+    ) -> _QuantizedLayer:
         on_layer(next(numbers), len(names), name)
+        start = time.perf_counter()
         tensor, values = quantized_layer(
             name, weight, how, output, calibration.method, inputs, importance.get(name)
         )
-        error = layer_error(tensor, weight)
-        if inputs is not None:
-            error = replace(error, output_error=output_error(weight, values, inputs.sums))
+        seconds = time.perf_counter() - start
+        on_calibration, on_held_out = (
+            None if each is None else output_error(weight, values, each.sums)
+            for each in (inputs, held_out_inputs)
+        )
+        error = replace(
+            layer_error(tensor, weight),
+            output_error=on_calibration,
+            held_out_error=on_held_out,
+            seconds=seconds,
+        )
         return _QuantizedLayer(tensor, values, error)
 
     with WorkerThreads(threads) as workers:
-        runner = BlockRunner(source, chunks, workers)
+        runner = BlockRunner(source, [*chunks, *held_out], workers)
         states = runner.embeddings()
         for number in range(configuration.blocks):
             prefix = f"blk.{number}."
             block = runner.weights(number)
-            moments = runner.moments(number, block, states) if chunks else None
+            moments = runner.moments(number, block, states[: len(chunks)]) if chunks else None
             tensor_names = {
                 name.removeprefix(prefix): source.tensors[name].name
                 for name in names
@@ -195,7 +179,13 @@ def quantize_language_model(
                     configuration, block, stored, moments, parts, scales_of, workers
                 )
                 replaced |= {each.name: each for each in vectors}
-            for part, layer in _quantized_block(block, tensor_names, moments, quantize, workers):
+            held_out_moments = (  # with scales that are folded into the block
+                runner.moments(number, block, states[len(chunks) :]) if held_out else None
+            )
+            quantized = _quantized_block(
+                block, tensor_names, (moments, held_out_moments), quantize, workers
+            )
+            for part, layer in quantized:
                 replaced[layer.tensor.name] = layer.tensor
                 block[part] = PrimitiveTensor(layer.values, part)
                 errors.append(layer.error)
@@ -216,29 +206,32 @@ class _QuantizedLayer(NamedTuple):
 def _quantized_block(
     block: Mapping[str, InferenceTensor],
     names: Mapping[str, str],
-    moments: BlockMoments | None,
-    quantize: Callable[[str, Array, InputMoments | None], _QuantizedLayer],
+    moments: tuple[BlockMoments | None, BlockMoments | None],
+    quantize: Callable[[str, Array, InputMoments | None, InputMoments | None], _QuantizedLayer],
     workers: WorkerThreads,
 ) -> list[tuple[str, _QuantizedLayer]]:
     """Quantize the layers of a block; a thread takes the layers with one input.
 
     Args:
         names: names of the weights by their names in the block.
+        moments: those for the tokens of the calibration, and for held-out tokens.
     """
+    first_names = next((each.first_names for each in moments if each is not None), {})
     groups: dict[str, list[str]] = {}
-    for part in names:
-        layer = part.removesuffix(".weight")
-        first_name = layer if moments is None else moments.first_names[layer]
-        groups.setdefault(first_name, []).append(part)
+    for name in names:
+        layer = name.removesuffix(".weight")
+        groups.setdefault(first_names.get(layer, layer), []).append(name)
 
     def quantize_group(group: tuple[str, list[str]]) -> list[tuple[str, _QuantizedLayer]]:
-        first_name, parts = group
-        inputs = None if moments is None else moments.pop(first_name)
+        first_name, members = group
+        inputs, held_out_inputs = (
+            None if each is None else each.pop(first_name) for each in moments
+        )
         layers = []
-        for part in parts:
-            tensor = block[part]
+        for name in members:
+            tensor = block[name]
             assert isinstance(tensor, PrimitiveTensor)  # `BlockRunner.weights`
-            layers.append((part, quantize(names[part], tensor.array, inputs)))
+            layers.append((name, quantize(names[name], tensor.array, inputs, held_out_inputs)))
         return layers
 
     return list(itertools.chain.from_iterable(workers.map(quantize_group, groups.items())))

@@ -40,6 +40,11 @@ class Calibration:
         "without the inputs (round).",
     )
     calibration_tokens: int = option(4096, "With --calibrate: tokens of the text to use.")
+    held_out_tokens: int = option(
+        1024,
+        "With --calibrate: tokens, not used to calibrate, to measure errors and perplexity with; 0 "
+        "for none.",
+    )
     requantize: bool = option(
         False, "With --calibrate: dequantize layers that are quantized already, and quantize them."
     )
@@ -56,6 +61,8 @@ class Calibration:
             raise UsageError(
                 f"--calibration-tokens must be 1 or more, got {self.calibration_tokens}"
             )
+        if self.held_out_tokens < 0:
+            raise UsageError(f"--held-out-tokens must be 0 or more, got {self.held_out_tokens}")
 
     def scales_of(self, how: WeightQuantization, kind: OffsetKind | None) -> ScalesOf | None:
         """Return the function to the scales that are folded into blocks; None for no folding."""

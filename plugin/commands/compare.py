@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ..compiler.compile_options import CompileOptions
-from ..errors import counted
+from ..errors import UsageError, counted
 from ..isolation.client import start_child
 from ..isolation.limits import Limits
 from . import shared_options as shared
@@ -17,6 +18,7 @@ from .console import progress_on, read_model, remark_printer, say, shown_name, w
 
 @click.command("compare")
 @click.argument("model")
+@click.argument("original", required=False)
 @click.option(
     "--against",
     type=click.Choice(("litert", "onnxruntime", "float")),
@@ -37,11 +39,31 @@ from .console import progress_on, read_model, remark_printer, say, shown_name, w
 @click.option(
     "--model-explorer", metavar="FILE", help="Write the SQNR as node data for Model Explorer."
 )
+@click.option(
+    "--text",
+    metavar="FILE",
+    help="With ORIGINAL: a UTF-8 text that both models read, for errors of outputs, perplexities "
+    "and the KL divergence; - reads it from standard input.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(1),
+    default=1024,
+    show_default=True,
+    help="With ORIGINAL: tokens of the text to use.",
+)
+@click.option(
+    "--max-error",
+    type=click.FloatRange(0),
+    metavar="X",
+    help="With ORIGINAL: fail if the relative error of a tensor is greater, or one is missing.",
+)
 @shared.json_option("the layers")
 @shared.compile_options
 @shared.limit_options
 def command(
     model: str,
+    original: str | None,
     against: Any,
     device: str | None,
     inputs: tuple[str, ...],
@@ -49,16 +71,30 @@ def command(
     seed: int,
     plot: str | None,
     model_explorer: str | None,
+    text: str | None,
+    tokens: int,
+    max_error: float | None,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Compare MODEL (.tflite, .onnx) with a reference, layer by layer.
+    """Compare MODEL (.tflite, .onnx) with a reference, or weights with their ORIGINAL.
+
+    With ORIGINAL, both are sources of weights (see subquant import), and each tensor of MODEL is
+    compared with that of ORIGINAL, the worst first. A GGUF file can be compared with a checkpoint.
 
     \b
     subquant compare model.tflite                      compare each value with LiteRT's
     subquant compare model.tflite --against float      find the layers that lose precision
     subquant compare model.tflite --input @x.npy --json
+    subquant compare model-q4.gguf model-f16.gguf      errors of weights
+    subquant compare model-q4.gguf checkpoint/ --text page.txt --max-error 0.1
     """
+    _check_options(has_original=original is not None)
+    if original is not None:
+        from .compare_weights import compare_with_original
+
+        compare_with_original(model, original, text, tokens, max_error, plot, as_json=as_json)
+        return
     start_child()
     from ..comparison.compared_models import compare_layers, read_compared_model
     from ..comparison.layers import to_json, to_model_explorer
@@ -108,3 +144,20 @@ def command(
     equal, elements = sum(each.equal for each in layers), sum(each.elements for each in layers)
     tensors = counted(len(layers), "tensor")
     say(f"{equal:,} of {elements:,} values are {criterion}, in {tensors}", err=True)
+
+
+_SHARED = {"model", "original", "plot", "as_json"}
+_WEIGHTS_ALONE = {"text", "tokens", "max_error"}
+"""Options of a comparison with ORIGINAL, by their parameters."""
+
+
+def _check_options(*, has_original: bool) -> None:
+    """Refuse options of the other kind of comparison; UsageError."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = option.name or ""
+        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if name in _SHARED or not is_given or (name in _WEIGHTS_ALONE) == has_original:
+            continue
+        kind = "runtimes" if has_original else "weights with their ORIGINAL"
+        raise UsageError(f"{option.opts[0]} is an option of comparisons of {kind}")

@@ -23,13 +23,14 @@ from rich.text import Text
 
 from ..core.files import write_atomically, writing
 from ..errors import EnvironmentProblem, UsageError, printable
+from ..weights.quantizing import LayerError, decibels
 from .tables import shape_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..comparison.layers import Layer
-    from ..weights.quantizing import LayerError
+    from ..comparison.model_weights import ComparedWeight
 
 _UNDATED: dict[str, dict[str, object]] = {
     "svg": {"Date": None, "Creator": None},
@@ -71,7 +72,7 @@ def _bar_table(
     """Return a table with a column of signal-to-noise ratios, and bars of more than 4 columns."""
     table = Table(box=None, pad_edge=False)
     for title in (*columns, "signal/noise"):
-        is_text = title in ("operator", "result", "tensor", "shape")
+        is_text = title in ("operator", "result", "tensor", "shape", "type")
         is_name = title in ("operator", "tensor")
         table.add_column(
             title,
@@ -117,7 +118,12 @@ def _three_digits(steps: float) -> str:
 
 
 def render_errors(errors: Sequence[LayerError], width: int = 80) -> RenderableType:
-    """Return a table of the errors of quantized weights, with bars on a wide terminal."""
+    """Return a table of the errors of quantized weights, with bars on a wide terminal.
+
+    Layers of a calibration have errors of outputs, too, and bars for these.
+    """
+    if any(error.output_error is not None for error in errors):
+        return _render_calibrated(errors, width)
     rows = [
         (
             printable(error.name),
@@ -132,10 +138,83 @@ def render_errors(errors: Sequence[LayerError], width: int = 80) -> RenderableTy
     return _bar_table(("tensor", "shape", "bits", "error"), rows, ratios, width - text_width - 38)
 
 
+def _render_calibrated(errors: Sequence[LayerError], width: int) -> RenderableType:
+    rows = [
+        (
+            printable(error.name),
+            f"{error.bits_per_element:.2f}",
+            f"{error.relative_error:.2%}",
+            _percentage(error.output_error),
+            _percentage(error.held_out_error),
+            "" if error.seconds is None else f"{error.seconds:.2f} s",
+        )
+        for error in errors
+    ]
+    columns = ("tensor", "bits", "weights", "outputs", "held-out", "time")
+    text_width = max((len(row[0]) for row in rows), default=0)
+    ratios = [decibels(_error_of_outputs(error)) for error in errors]
+    return _bar_table(columns, rows, ratios, width - text_width - 60)
+
+
+def _percentage(share: float | None) -> str:
+    return "" if share is None else f"{share:.2%}"
+
+
+def _error_of_outputs(error: LayerError) -> float:
+    """Return the error of the outputs for held-out tokens, else for those of the calibration."""
+    if error.held_out_error is not None:
+        return error.held_out_error
+    return error.relative_error if error.output_error is None else error.output_error
+
+
 def errors_figure(errors: Sequence[LayerError]) -> Figure:
-    """Return a bar chart of the signal-to-noise ratio of each weight."""
-    bars = [(printable(error.name), error.signal_to_noise) for error in errors]
-    return _noise_figure("Errors of quantized weights", bars)
+    """Return a bar chart of the signal-to-noise ratio of each weight, or of each layer's outputs.
+
+    Bits are part of the labels where they differ between layers of a calibration.
+    """
+    bits = {round(error.bits_per_element, 2) for error in errors}
+    is_calibrated = any(error.output_error is not None for error in errors)
+    bars = []
+    for error in errors:
+        label = f" ({error.bits_per_element:.2f} bits)" if is_calibrated and len(bits) > 1 else ""
+        noise = _error_of_outputs(error) if is_calibrated else error.relative_error
+        bars.append((printable(error.name) + label, decibels(noise)))
+    if not is_calibrated:
+        return _noise_figure("Errors of quantized weights", bars)
+    has_held_out = any(error.held_out_error is not None for error in errors)
+    kind = "held-out" if has_held_out else "calibration"
+    return _noise_figure(f"Errors of layers' outputs, {kind} tokens", bars)
+
+
+def render_weight_errors(weights: Sequence[ComparedWeight], width: int = 80) -> RenderableType:
+    """Return a table of the tensors that differ from an original, with bars on a wide terminal."""
+    different = [each for each in weights if each.greatest_error]
+    has_outputs = any(each.output_error is not None for each in different)
+    rows = [
+        (
+            printable(each.name),
+            printable(each.kind),
+            f"{each.bits_per_element:.2f}",
+            f"{each.relative_error:.2%}",
+            *([_percentage(each.output_error)] if has_outputs else []),
+        )
+        for each in different
+    ]
+    columns = ("tensor", "type", "bits", "weights", *(["outputs"] if has_outputs else []))
+    text_width = sum(max((len(row[column]) for row in rows), default=0) for column in (0, 1))
+    ratios = [decibels(each.relative_error) for each in different]
+    return _bar_table(columns, rows, ratios, width - text_width - 48)
+
+
+def weights_figure(weights: Sequence[ComparedWeight]) -> Figure:
+    """Return a bar chart of the signal-to-noise ratio of each tensor that differs."""
+    bars = [
+        (f"{printable(each.name)} ({each.bits_per_element:.2f} bits)",
+         decibels(each.relative_error))
+        for each in weights
+        if each.greatest_error
+    ]  # fmt: skip
+    return _noise_figure("Weights compared with their original", bars)
 
 
 def layers_figure(layers: Sequence[Layer], against: str) -> Figure:

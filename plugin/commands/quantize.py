@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -14,11 +14,16 @@ from ..calibration.outputs import Output
 from ..errors import UsageError, counted
 from ..formats.checkpoints.compressed_writer import check_new_folder
 from ..layouts.ggml_quantization import QUANTIZED_TYPES
-from ..weights.quantizing import WeightQuantization, quantize_weights
+from ..weights.quantizing import WeightQuantization, average_bits, quantize_weights
 from ..weights.sources import check_output, default_output, open_with_tokenizer
 from .console import say, show_progress
 from .language_model import read_text
 from .shared_options import archive_option, json_option, options_of, plot_option, pop_values
+from .tables import described_cost
+
+if TYPE_CHECKING:
+    from ..calibration.report import ModelCost
+    from ..weights.theta import Dataset
 
 
 @click.command("quantize")
@@ -38,6 +43,12 @@ from .shared_options import archive_option, json_option, options_of, plot_option
     help="Quantize a language model's layers by their inputs for the tokens of a UTF-8 text; "
     "- reads it from standard input.",
 )
+@click.option(
+    "--held-out-text",
+    metavar="TEXT",
+    help="A UTF-8 text to measure errors and perplexity of a language model with.  [default: the "
+    "last tokens of the calibration text, if it has more than are used to calibrate]",
+)
 @options_of(Calibration)
 @plot_option("errors")
 @json_option("the errors")
@@ -46,6 +57,7 @@ def command(
     output: str | None,
     select: str,
     text: str | None,
+    held_out_text: str | None,
     plot: str | None,
     as_json: bool,
     **options: Any,
@@ -57,6 +69,7 @@ def command(
 
     With --calibrate, SOURCE is a language model, and the integers of the linear layers of its
     blocks are chosen by GPTQ, so that the layers' outputs change least for the tokens of a text.
+    Other tokens measure the errors, the perplexity before and after, and the KL divergence.
     A .gguf output without --calibrate has these layers rounded as llama.cpp rounds them, with
     --imatrix by its importance matrix.
 
@@ -70,9 +83,13 @@ def command(
     subquant quantize model.irpa --granularity axis --select attn --plot errors.svg
     """
     from rich.console import Console
+    from rich.filesize import decimal
 
     from ..calibration.language_model import calibrated
     from ..calibration.outputs import check_output_format, replaced_types, save
+    from ..calibration.report import model_cost
+    from ..calibration.texts import CutTexts, cut_texts
+    from ..models.source import open_model
     from . import plots
 
     calibration = Calibration(**pop_values(Calibration, options))
@@ -95,26 +112,58 @@ def command(
         def on_tensor(number: int, count: int, name: str) -> None:
             progress(f"{number + 1} of {count}: {name}")
 
+        texts = CutTexts([], [])
+        if text is not None or held_out_text is not None:
+            pages = [None if each is None else read_text(each) for each in (text, held_out_text)]
+            texts = cut_texts(open_model(source), pages[0], calibration, pages[1])
+        original = open_with_tokenizer(source)
         if text is None and kind == "archive" and not calibration.imatrix:
             check_output_format(how, kind)
-            dataset, errors = quantize_weights(open_with_tokenizer(source), how, select, on_tensor)
+            dataset, errors = quantize_weights(original, how, select, on_tensor)
         else:
-            read = None if text is None else read_text(text)
             dataset, errors = calibrated(
-                source, read, how, calibration, select, on_tensor, output=kind
+                source, texts, how, calibration, select, on_tensor, output=kind
             )
         save(source, output, dataset, how, kind, on_tensor)
+        cost: ModelCost | None = None
+        if texts.held_out:
+            cost = model_cost(
+                open_model(source),
+                open_model(output),
+                texts.held_out,
+                lambda number, count: progress(f"held-out text: block {number + 1} of {count}"),
+            )
     remarks = replaced_types(dataset, how, [error.name for error in errors])
     if plot is not None:
         plots.write_plot(plot, lambda: plots.errors_figure(errors))
     size = _size_of(Path(output))
+    bits = average_bits(errors)
+    weight_bytes = [_weight_bytes(each) for each in (original, dataset)]
     if as_json:
         listed = [{**vars(e), "signal_to_noise": min(e.signal_to_noise, 1e9)} for e in errors]
-        result = {"output": output, "bytes": size, "remarks": remarks, "tensors": listed}
+        result = {
+            "output": output,
+            "bytes": size,
+            "weight_bytes_before": weight_bytes[0],
+            "weight_bytes_after": weight_bytes[1],
+            "bits_per_element": bits,
+            "held_out": None if cost is None else vars(cost),
+            "remarks": remarks,
+            "tensors": listed,
+        }
         click.echo(json.dumps(result))
         return
     console = Console()
     console.print(plots.render_errors(errors, console.width))
+    before, after = (decimal(each) for each in weight_bytes)
+    say(f"weights: {before} before, {after} after; quantized ones {bits:.2f} bits on average")
+    if cost is not None:
+        say(described_cost(cost))
+    elif text is not None and calibration.held_out_tokens:
+        remarks.append(
+            "the text has no more tokens to measure the perplexity with; give a longer text, or "
+            "another by --held-out-text"
+        )
     for remark in remarks:
         say(remark, err=True)
     say(f"wrote {output} ({counted(len(errors), 'quantized tensor')}, {size:,} bytes)", err=True)
@@ -134,6 +183,11 @@ def _check_options(how: WeightQuantization, calibration: Calibration, text: str 
         raise UsageError(
             f"--method {calibration.method} needs the inputs of layers; give a text by --calibrate"
         )
+
+
+def _weight_bytes(dataset: Dataset) -> int:
+    """Return the bytes of all stored tensors."""
+    return sum(tensor.size_in_bytes for tensor in dataset.theta.flatten().values())
 
 
 def _size_of(path: Path) -> int:

@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.strict_json import shown
-from ..errors import printable
+from ..errors import counted, printable
 
 if TYPE_CHECKING:
+    from ..calibration.report import ModelCost
     from ..compiler.inspected_tensors import InspectedTensor
     from ..weights.inspection import WeightTensor
     from ..weights.theta import Dataset
@@ -223,3 +224,14 @@ def _scaled(tensor: Mapping[str, Any], before: str = "") -> str:
     if quantization["scales"] > 1:
         return f"{before}{quantization['scales']} scales, axis {quantization['axis']}"
     return f"{before}{quantization['scale_range'][0]:.3g}:{quantization['zero_point_range'][0]}"
+
+
+def described_cost(cost: ModelCost) -> str:
+    """Return the cost of quantization as two lines for people."""
+    change = cost.perplexity_after / cost.perplexity_before - 1
+    return (
+        f"{counted(cost.tokens, 'scored token')}: perplexity {cost.perplexity_before:.2f} before, "
+        f"{cost.perplexity_after:.2f} after ({change:+.1%})\n"
+        f"KL divergence {cost.kl_divergence:.4f} nats, the likeliest token the same for "
+        f"{cost.same_top_token:.1%}"
+    )

@@ -230,7 +230,10 @@ def read_compared_model(
     """
     kind = "onnx" if file.lower().endswith(".onnx") else kind_of(data)
     if kind not in ("tflite", "onnx"):
-        raise UsageError(f"expected a .tflite or .onnx model, got '{file}'")
+        raise UsageError(
+            f"expected a .tflite or .onnx model, got '{file}'; weights are compared with an "
+            "original: subquant compare MODEL ORIGINAL"
+        )
     return (TfliteModel if kind == "tflite" else OnnxModel)(data, file, options)
 
 

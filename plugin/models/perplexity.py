@@ -25,14 +25,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ExecutionError, InputError, UsageError
+from ..errors import ExecutionError, UsageError
+from .text_chunks import DEFAULT_CHUNK, text_chunks
 from .tokenizer import AnyTokenizer
 
 if TYPE_CHECKING:
     from .session import Session  # with IREE
-
-DEFAULT_CHUNK = 512
-"""Tokens of a chunk, as in llama.cpp; another number gives another perplexity."""
 
 _MAX_EXPONENT = 709.0
 """The largest argument of `math.exp`, which overflows from 709.8 on."""
@@ -86,26 +84,23 @@ def measure_perplexity(
         raise UsageError(
             f"the chunk is {chunk:,} tokens, expected 4 to the context of {session.context:,}"
         )
-    tokens = tokenizer.encode(text, special=False)
-    if len(tokens) < chunk:
-        raise InputError(
-            f"the text has {len(tokens):,} tokens, expected {chunk:,} at least, which are a chunk; "
-            "give a longer text, or smaller chunks"
-        )
-    count = len(tokens) // chunk
+    chunks = text_chunks(tokenizer, text, chunk, "smaller chunks")
     surprises: list[float] = []
-    for number in range(count):
-        part = tokens[number * chunk : (number + 1) * chunk]
-        if tokenizer.adds_start and tokenizer.start_token is not None:
-            part[0] = tokenizer.start_token
-        surprises += _scored(session, part, chunk // 2)
+    for number, tokens in enumerate(chunks, 1):
+        surprises += _scored(session, tokens.tolist(), chunk // 2)
         if progress is not None:
-            progress(number + 1, count, _exp(math.fsum(surprises) / len(surprises)))
+            progress(number, len(chunks), mean_perplexity(surprises)[0])
+    value, error = mean_perplexity(surprises)
+    return Perplexity(value, error, len(chunks), chunk, len(surprises))
+
+
+def mean_perplexity(surprises: Sequence[float]) -> tuple[float, float]:
+    """Return the perplexity of negative log-likelihoods, and its standard deviation."""
     mean = math.fsum(surprises) / len(surprises)
     squares = math.fsum(each * each for each in surprises) / len(surprises)
     spread = max(0.0, squares - mean * mean) / max(1, len(surprises) - 1)
     value = _exp(mean)
-    return Perplexity(value, value * math.sqrt(spread), count, chunk, len(surprises))
+    return value, value * math.sqrt(spread)
 
 
 def _scored(session: Session, tokens: Sequence[int], first: int) -> list[float]:

@@ -68,9 +68,13 @@ def embed(configuration: Configuration, weights: Weights, tokens: AnyArray) -> A
 def logits(configuration: Configuration, weights: Weights, x: AnyArray) -> AnyArray:
     """Return the logits ``[T, vocabulary]`` of the last block's results."""
     normed = normalize(configuration, weights("output_norm"), x)
-    result = project(
-        configuration, weights("token_embd" if configuration.tied else "output"), normed
-    )
+    theta = weights("token_embd" if configuration.tied else "output")
+    return project_to_logits(configuration, theta, normed)
+
+
+def project_to_logits(configuration: Configuration, theta: Any, normed: AnyArray) -> AnyArray:
+    """Return the logits of normalized hidden states for the rows of an output layer."""
+    result = project(configuration, theta, normed)
     if not configuration.logit_softcap:
         return result
     softcap = np.float32(configuration.logit_softcap)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -42,8 +42,10 @@ __all__ = [
     "CLIPPINGS",
     "LayerError",
     "WeightQuantization",
+    "average_bits",
     "block_layout",
     "chosen",
+    "decibels",
     "layer_error",
     "quantize_array",
     "quantize_weights",
@@ -110,6 +112,8 @@ class LayerError:
         greatest_error: the greatest magnitude of an error.
         output_error: root mean square error of the layer's outputs for calibration tokens, divided
             by the root mean square of the outputs; None without calibration.
+        held_out_error: as `output_error`, for tokens that were not used to calibrate.
+        seconds: the time to choose the integers; None without calibration.
     """
 
     name: str
@@ -118,13 +122,25 @@ class LayerError:
     relative_error: float
     greatest_error: float
     output_error: float | None = None
+    held_out_error: float | None = None
+    seconds: float | None = field(default=None, compare=False)
 
     @property
     def signal_to_noise(self) -> float:
         """In decibels; infinite for no error."""
-        if not self.relative_error:
-            return math.inf
-        return -20 * math.log10(self.relative_error)
+        return decibels(self.relative_error)
+
+
+def decibels(relative_error: float) -> float:
+    """Return the signal-to-noise ratio of a relative error in decibels; infinite for 0."""
+    return -20 * math.log10(relative_error) if relative_error else math.inf
+
+
+def average_bits(errors: Sequence[LayerError]) -> float:
+    """Return the bits per element of all quantized tensors together."""
+    elements = [math.prod(each.shape) for each in errors]
+    bits = sum(each.bits_per_element * count for each, count in zip(errors, elements, strict=True))
+    return bits / sum(elements)
 
 
 def quantize_weights(

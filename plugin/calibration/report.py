@@ -1,0 +1,211 @@
+"""Cost of quantization: the next tokens that a model expects before and after.
+
+Both models read chunks of a text that was not used to calibrate. As in `models/perplexity`, the
+second half of each chunk is scored. For the logits ``a`` of the model before and ``b`` of the model
+after, and the token ``t`` that comes next::
+
+    perplexity = exp(mean(-log softmax(b)[t]))
+    KL divergence = mean(sum_v softmax(a)[v] (log softmax(a)[v] - log softmax(b)[v]))    in nats
+    equal top tokens = mean(argmax a = argmax b)
+
+Logits are computed for a slice of the vocabulary at a time, and the sums are updated as in a
+softmax that is computed online: memory holds no logits of the whole vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import ExecutionError, UsageError
+from ..layouts import InferenceTensor, PrimitiveTensor
+from ..models.perplexity import mean_perplexity
+from ..models.source import ModelSource
+from ..models.transformer import normalize, project_to_logits
+from ..numerics.element_types import Array
+from ..ops.layers import Embedding
+from ..weights.theta import Theta
+from .block_runner import BlockRunner
+from .moments import BlockMoments
+from .worker_threads import WorkerThreads
+
+_LOGITS_AT_ONCE = 1 << 22
+"""Logits that are computed in one step: 16 MiB for each model."""
+
+Block = Mapping[str, InferenceTensor]
+"""Tensors of a block in floats, by their names in it."""
+OnMoments = Callable[[int, Block, Block, BlockMoments], None]
+"""Called with a block's number, its tensors before and after, and the moments before."""
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """Next tokens before and after quantization.
+
+    Attributes:
+        tokens: the number of scored tokens.
+        kl_divergence: the mean Kullback-Leibler divergence of the distributions, in nats.
+        same_top_token: the share of tokens whose likeliest next token is the same.
+    """
+
+    tokens: int
+    perplexity_before: float
+    perplexity_after: float
+    kl_divergence: float
+    same_top_token: float
+
+
+def model_cost(
+    before: ModelSource,
+    after: ModelSource,
+    chunks: Sequence[Array],
+    on_block: Callable[[int, int], None] = lambda number, count: None,
+    on_moments: OnMoments | None = None,
+    *,
+    threads: int | None = None,
+) -> ModelCost:
+    """Compare the next tokens that two models expect.
+
+    Args:
+        chunks: int32 ``[T]`` each, of 4 tokens or more.
+        on_block: called before each block with its number, from 0, and the number of blocks.
+        on_moments: called with the moments of the inputs of each block's layers.
+        threads: the number of threads, by default one for each core; results do not depend on it.
+
+    Raises:
+        UsageError: the models have other numbers of blocks, or other vocabularies.
+        ExecutionError: the logits are no numbers.
+    """
+    check_same_shape(before, after)
+    with WorkerThreads(threads) as workers:
+        runners = [BlockRunner(each, chunks, workers) for each in (before, after)]
+        states = [each.embeddings() for each in runners]
+        for number in range(before.configuration.blocks):
+            on_block(number, before.configuration.blocks)
+            blocks = [each.weights(number) for each in runners]
+            if on_moments is not None:
+                moments = runners[0].moments(number, blocks[0], states[0])
+                on_moments(number, blocks[0], blocks[1], moments)
+            states = [
+                runner.run(number, block, each)
+                for runner, block, each in zip(runners, blocks, states, strict=True)
+            ]
+            before.release_pages()
+            after.release_pages()
+        statistics = NextTokens(np.concatenate([chunk[len(chunk) // 2 + 1 :] for chunk in chunks]))
+        scored = [
+            np.concatenate([state[len(state) // 2 : -1] for state in each]) for each in states
+        ]
+        logits = [_logits(*each) for each in zip(runners, scored, strict=True)]
+        for (start, first), (_, second) in zip(*logits, strict=True):
+            statistics.add(start, first, second)
+    return statistics.cost()
+
+
+def check_same_shape(before: ModelSource, after: ModelSource) -> None:
+    """Refuse models of another number of blocks, or another vocabulary; UsageError."""
+    for name in ("blocks", "vocabulary"):
+        first, second = (getattr(each.configuration, name) for each in (before, after))
+        if first != second:
+            what = "blocks" if name == "blocks" else "tokens in their vocabularies"
+            raise UsageError(
+                f"'{before.path}' and '{after.path}' are no quantizations of one model: they have "
+                f"{first:,} and {second:,} {what}"
+            )
+
+
+def _logits(runner: BlockRunner, states: Array) -> Iterator[tuple[int, Array]]:
+    """Yield a number of a token, and the logits ``[T, tokens]`` from that token on."""
+    configuration = runner.configuration
+    normed = normalize(configuration, runner.floats("output_norm"), states)
+    layer = runner.stored("token_embd" if configuration.tied else "output").flatten()
+    rows, bias = Embedding(Theta(layer)), layer.get("bias")
+    step = max(1, _LOGITS_AT_ONCE // len(states))
+    for start in range(0, configuration.vocabulary, step):
+        tokens = np.arange(start, min(start + step, configuration.vocabulary), dtype=np.int32)
+        tensors: dict[str, InferenceTensor] = {
+            **layer,
+            "weight": PrimitiveTensor(np.asarray(rows(tokens), np.float32)),
+        }
+        if isinstance(bias, PrimitiveTensor):
+            tensors["bias"] = PrimitiveTensor(bias.array[tokens])
+        yield start, np.asarray(project_to_logits(configuration, Theta(tensors), normed))
+
+
+class NextTokens:
+    """Statistics of two models' logits, which come by slices of the vocabulary.
+
+    Args:
+        targets: the token that comes next, ``[T]``.
+    """
+
+    def __init__(self, targets: Array) -> None:
+        self._targets = targets
+        count = len(targets)
+        self._before, self._after = _OnlineSoftmax(targets), _OnlineSoftmax(targets)
+        self._difference = np.zeros(count)  # sum exp(a - maximum of a) (a - b)
+
+    def add(self, start: int, before: Array, after: Array) -> None:
+        """Add the logits ``[T, tokens]`` of tokens from the number `start` on."""
+        scale, exponentials = self._before.add(start, before)
+        self._after.add(start, after)
+        products = exponentials * (before - after)
+        self._difference = self._difference * scale + products.sum(-1, dtype=np.float64)
+
+    def cost(self) -> ModelCost:
+        """Return the result, after all logits.
+
+        Raises:
+            ExecutionError: some of them are no numbers.
+        """
+        before, after = self._before, self._after
+        for each in (before, after):
+            if not np.isfinite(each.log_sum()).all():
+                raise ExecutionError("some of the model's logits are not finite")
+        divergence = self._difference / before.sums + after.log_sum() - before.log_sum()
+        return ModelCost(
+            tokens=len(self._targets),
+            perplexity_before=mean_perplexity(before.surprises().tolist())[0],
+            perplexity_after=mean_perplexity(after.surprises().tolist())[0],
+            kl_divergence=float(np.maximum(divergence, 0).mean()),
+            same_top_token=float((before.top == after.top).mean()),
+        )
+
+
+class _OnlineSoftmax:
+    """Maximum, sum of exponentials, and likeliest token of logits that come slice by slice."""
+
+    def __init__(self, targets: Array) -> None:
+        count = len(targets)
+        self._targets = targets
+        self._maximum = np.full(count, -np.inf)
+        self._of_target = np.zeros(count)
+        self.sums = np.zeros(count)
+        self.top = np.zeros(count, np.int64)
+
+    def add(self, start: int, logits: Array) -> tuple[Array, Array]:
+        """Add logits; return the factor of earlier sums, and the exponentials."""
+        likeliest = logits.argmax(-1)
+        rows = np.arange(len(logits))
+        greatest = logits[rows, likeliest].astype(np.float64)
+        is_greater = greatest > self._maximum
+        self.top = np.where(is_greater, likeliest + start, self.top)
+        maximum = np.maximum(greatest, self._maximum)
+        scale: Array = np.exp(self._maximum - maximum)
+        exponentials = np.exp(logits - maximum[:, None].astype(np.float32))
+        self.sums = self.sums * scale + exponentials.sum(-1, dtype=np.float64)
+        self._maximum = maximum
+        inside = (self._targets >= start) & (self._targets < start + logits.shape[1])
+        self._of_target[inside] = logits[inside, self._targets[inside] - start]
+        return scale, exponentials
+
+    def log_sum(self) -> Array:
+        """Return ``log(sum exp(logits))``."""
+        result: Array = np.log(self.sums) + self._maximum
+        return result
+
+    def surprises(self) -> Array:
+        """Return the negative log-likelihood of each token that comes next."""
+        return self.log_sum() - self._of_target
