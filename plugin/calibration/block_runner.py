@@ -1,7 +1,8 @@
 """Forward pass of a model's blocks, one at a time, with weights in floats.
 
 NumPy computes it (`models.transformer`): products are those of its BLAS library, and the threads
-take a chunk of tokens each.
+take a chunk of tokens each. A program of a block, with its weights as arguments, takes the same CPU
+time (Gemma 3 270M, 512 tokens, Zen 5: 100 ms each), and some seconds to compile.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedTensor
+from ..layouts import GgmlTensor, InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..models.configuration import expected_tensors
 from ..models.interface import empty_caches
 from ..models.source import ModelSource
@@ -54,7 +55,13 @@ class BlockRunner:
 
     def embeddings(self) -> list[Array]:
         """Return the hidden states of each chunk before the first block, float32 ``[T, width]``."""
-        return [np.asarray(embed(self.configuration, self.stored, each)) for each in self._chunks]
+        table = self._tensors["token_embd.weight"]
+        states = []
+        for tokens in self._chunks:
+            rows, ids = _rows(table, tokens)
+            weights = Theta({"token_embd.weight": rows})
+            states.append(np.asarray(embed(self.configuration, weights, ids)))
+        return states
 
     def weights(self, number: int) -> dict[str, InferenceTensor]:
         """Return the tensors of a block in floats, by their names in it."""
@@ -125,3 +132,12 @@ def _in_floats(tensor: InferenceTensor) -> InferenceTensor:
     return PrimitiveTensor(
         np.asarray(tensor.array, np.float32) if is_float else tensor.array, tensor.name
     )
+
+
+def _rows(table: InferenceTensor, tokens: Array) -> tuple[InferenceTensor, Array]:
+    """Return a table with the rows of tokens, and their numbers in it; other rows stay packed."""
+    if not isinstance(table, GgmlTensor):
+        return table, tokens
+    raw = table.raw.reshape((table.shape[0], -1))[tokens].reshape(-1)
+    ids = np.arange(len(tokens), dtype=np.int32)
+    return GgmlTensor(raw, table.ggml_type, (len(tokens), *table.shape[1:]), table.name), ids

@@ -75,9 +75,10 @@ def factored(moments: Array) -> Factor:
     order = np.argsort(-np.diag(moments), kind="stable")
     # The Cholesky factor of the matrix with its rows and columns reversed is lower triangular.
     reversed_order = order[::-1]
-    lower = np.linalg.cholesky(moments[np.ix_(reversed_order, reversed_order)].astype(np.float64))
-    _invert_lower(lower)
-    return Factor(order, np.ascontiguousarray(lower[::-1, ::-1], np.float32))
+    ordered = moments[np.ix_(reversed_order, reversed_order)].astype(np.float64)
+    inverse = np.linalg.cholesky(ordered).astype(np.float32)
+    _invert_lower(inverse)
+    return Factor(order, np.ascontiguousarray(inverse[::-1, ::-1]))
 
 
 def _invert_lower(matrix: Array) -> None:
@@ -114,14 +115,8 @@ def gptq(weight: Array, moments: Array, grid: Grid, factor: Factor | None = None
     # The columns in their order, of which each becomes its error `e` when it is rounded.
     left = np.ascontiguousarray(weight.T)[order]
     integers = np.empty_like(left)
-
-    def round_columns(first: int, end: int) -> None:
-        if end - first > _STRIP_COLUMNS:
-            middle = (first + end) // 2
-            round_columns(first, middle)
-            left[middle:end] -= inverse[first:middle, middle:end].T @ left[first:middle]
-            round_columns(middle, end)
-            return
+    for first in range(0, depth, _STRIP_COLUMNS):
+        end = min(first + _STRIP_COLUMNS, depth)
         for number in range(first, end):
             column, scale, offset = left[number], scales[blocks[number]], offsets[blocks[number]]
             rounded = nearest(column, scale, offset, grid.storage)
@@ -130,8 +125,12 @@ def gptq(weight: Array, moments: Array, grid: Grid, factor: Factor | None = None
             column -= offset
             column /= inverse[number, number]
             left[number + 1 : end] -= inverse[number, number + 1 : end, None] * column
-
-    round_columns(0, depth)
+        # The last 2**n strips update the next 2**n ones, where 2**n is the greatest power that
+        # divides the count of strips so far: each strip updates each later one once.
+        count = end // _STRIP_COLUMNS
+        size = (count & -count) * _STRIP_COLUMNS
+        last, later = slice(end - size, end), slice(end, end + size)
+        left[later] -= inverse[last, later].T @ left[last]
     return np.ascontiguousarray(integers.T)
 
 

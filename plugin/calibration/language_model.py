@@ -163,6 +163,7 @@ def quantize_language_model(
     with WorkerThreads(threads) as workers:
         runner = BlockRunner(source, [*chunks, *held_out], workers)
         states = runner.embeddings()
+        source.release_pages()
         for number in range(configuration.blocks):
             prefix = f"blk.{number}."
             block = runner.weights(number)
@@ -189,7 +190,8 @@ def quantize_language_model(
                 replaced[layer.tensor.name] = layer.tensor
                 block[part] = PrimitiveTensor(layer.values, part)
                 errors.append(layer.error)
-            states = runner.run(number, block, states)
+            if number + 1 < configuration.blocks:
+                states = runner.run(number, block, states)
             source.release_pages()
     flat = source.dataset.theta.flatten()
     return Dataset(source.properties, Theta(flat | replaced)), errors
