@@ -126,21 +126,36 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     devices.starts(item)
 
 
+_MIN_COMPILED_CASES = 4
+"""The cases of a compiled test that the short suite keeps at least."""
+
+
+def _compiles(item: pytest.Item) -> bool:
+    """True for a parametrized test that compiles programs for a device."""
+    if not hasattr(item, "callspec"):
+        return False
+    return item.get_closest_marker("device") is not None or devices.compiles(item)
+
+
 @pytest.hookimpl(trylast=True)  # what -k leaves is counted
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one case of N, at least one, of a test with the mark ``share(N)``, as `_spread` chooses.
 
-    The long suite keeps all.
+    A test without the mark that compiles keeps a third, at least `_MIN_COMPILED_CASES`: the
+    compilations are half of the suite's time. The long suite keeps all.
     """
     cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if not LONG and item.get_closest_marker("share") is not None:
+    for item in items if not LONG else []:
+        if item.get_closest_marker("share") is not None or _compiles(item):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     dropped: set[pytest.Item] = set()
     for group in cases.values():
         mark = group[0].get_closest_marker("share")
-        assert mark is not None
-        dropped.update(set(group) - set(_spread(group, -(-len(group) // mark.args[0]))))
+        if mark is not None:
+            count = -(-len(group) // mark.args[0])
+        else:
+            count = min(max(-(-len(group) // 3), _MIN_COMPILED_CASES), len(group))
+        dropped.update(set(group) - set(_spread(group, count)))
     if dropped:
         config.hook.pytest_deselected(items=list(dropped))
         items[:] = [item for item in items if item not in dropped]

@@ -130,12 +130,18 @@ def _compiles(function: Any, depth: int = _DEPTH) -> bool:
     )
 
 
+def compiles(item: pytest.Item) -> bool:
+    """True for a test that compiles by `run` or `main_of`."""
+    test = getattr(item, "function", None)
+    return inspect.isfunction(test) and _compiles(test)
+
+
 @functools.cache
 def _arguments_of(item: pytest.Item) -> dict[str, Any] | None:
     """Return the arguments of a test without devices; None for a test that is not collected."""
-    test = getattr(item, "function", None)
-    if not inspect.isfunction(test) or not _compiles(test):
+    if not compiles(item):
         return None
+    test = item.function  # type: ignore[attr-defined]
     if not _OTHERS.isdisjoint(test.__code__.co_names):
         return None
     arguments = item.callspec.params if hasattr(item, "callspec") else {}

@@ -219,6 +219,7 @@ def test_children_end_with_the_client(cluster: Cluster, tmp_path: Path, name: st
     assert run(cluster, [task("in_child", function="double", x=1)])["in_child"].value == 2
 
 
+@pytest.mark.skipif(not LONG, reason="waits ten seconds; scripts/test --long")
 def test_idle_children_of_workers_end(cluster: Cluster) -> None:
     actual = run(cluster, [task("in_child", function="process")])
     assert wait_until(lambda: not is_alive(actual["in_child"].value), 30)

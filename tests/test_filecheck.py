@@ -199,6 +199,7 @@ def test_no_op_leaves_the_module_as_it_is(name: str) -> None:
     assert after(data, path, name) == after(data, path, None)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", list(PASSES))
 def test_a_pass_runs_twice(name: str) -> None:
     """A pass does not change its own output."""
