@@ -15,8 +15,9 @@ from torch.utils import _pytree as pytree
 from ..core._mlir import ir
 from ..core.files import write_atomically
 from ..dialects import create_context
-from ..errors import UnsupportedError, UsageError
+from ..errors import SubquantError, UnsupportedError, UsageError
 from ..importers.torch.exported_program import import_programs
+from ..importers.torch.source_lines import place_of_error
 
 Traceable: TypeAlias = "torch.nn.Module | ExportedProgram"
 """A module, or a program that ``torch.export.export`` traced."""
@@ -101,27 +102,14 @@ def _trace(
         return torch.export.export(
             module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
         )
-    except _EXPORT_ERRORS as error:
-        reason = str(error).strip().partition("\n\n")[0]
-        raise UnsupportedError(f"torch.export cannot trace the module: {reason}") from error
-
-
-def _export_errors() -> tuple[type[Exception], ...]:
-    from torch._dynamo.exc import TorchDynamoException
-    from torch._subclasses import fake_tensor
-    from torch.fx.experimental import symbolic_shapes
-
-    return (
-        TorchDynamoException,
-        fake_tensor.DataDependentOutputException,
-        fake_tensor.DynamicOutputShapeException,
-        symbolic_shapes.ConstraintViolationError,
-        symbolic_shapes.GuardOnDataDependentSymNode,
-        symbolic_shapes.PendingUnbackedSymbolNotFound,
-    )
-
-
-_EXPORT_ERRORS = _export_errors()
+    except SubquantError as error:
+        raise error.located(place_of_error(error)) from None
+    except Exception as error:  # of any class, by the module
+        kind, reason = type(error).__name__, str(error).strip().partition("\n\n")[0]
+        advice = "; compute both results, and select by torch.where" if "Data" in kind else ""
+        raise UnsupportedError(
+            f"torch.export cannot trace the module: {kind}: {reason}{advice}", place_of_error(error)
+        ) from error
 
 
 def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

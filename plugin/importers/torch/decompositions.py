@@ -16,8 +16,12 @@ import torch
 from ...errors import UnsupportedError
 from . import pooling
 from .bit_operations import bit_operations
+from .grid_sampling import grid_sampling_operators
 from .indexing import indexing_operators
 from .integer_convolution import decompose_convolution
+from .ordering import ordering_operators
+from .scattering import scattering_operators
+from .special_functions import special_functions
 
 Tensor: TypeAlias = torch.Tensor
 Table = dict[Any, Callable[..., Any]]
@@ -199,6 +203,11 @@ def _as_strided(
     return values.reshape(size)
 
 
+def _divide(left: Tensor, right: Any, *, rounding_mode: str | None) -> Any:
+    """Divide without rounding, which torch-mlir knows as another operator."""
+    return NotImplemented if rounding_mode else torch.div(left, right)
+
+
 def _roll(values: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     """Roll by slices: torch-mlir writes slices of dynamic size, which IREE refuses."""
     if not dims:
@@ -255,9 +264,16 @@ def decomposition_table() -> Table:
     of_pytorch = get_decompositions(
         [aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d]
     )
-    table: Table = (
-        dict(get_decomposition_table()) | of_pytorch | bit_operations() | indexing_operators()
-    )
+    table: Table = dict(get_decomposition_table()) | of_pytorch
+    for operators in (
+        bit_operations,
+        grid_sampling_operators,
+        indexing_operators,
+        ordering_operators,
+        scattering_operators,
+        special_functions,
+    ):
+        table |= operators()
     return table | {
         quantized.quantize_per_tensor.default: _quantize,
         quantized.quantize_per_tensor.tensor: _quantize_by_tensors,
@@ -273,6 +289,8 @@ def decomposition_table() -> Table:
         aten.empty_strided.default: _empty_strided,
         aten.as_strided.default: _as_strided,
         aten.native_layer_norm.default: _layer_norm,
+        aten.div.Tensor_mode: _divide,
+        aten.div.Scalar_mode: _divide,
         aten.roll.default: _roll,
         aten.max_pool2d_with_indices.default: pooling.max_pool_with_indices,
         aten.max_pool3d_with_indices.default: pooling.max_pool_with_indices,

@@ -43,7 +43,11 @@ from ...transforms.base import NAMES_ATTRIBUTES
 from .decompositions import custom_decompositions, decomposition_table
 from .dimension_checks import builtin_tensor_type, check_dimensions
 from .program_checks import check_program
-from .source_lines import drop_frames_of_pytorch
+from .source_lines import (
+    drop_frames_of_pytorch,
+    place_of_error,
+    restore_control_flow_traces,
+)
 
 _NUMPY_VIEWS = {
     torch.bfloat16: torch.int16,
@@ -85,12 +89,16 @@ def import_programs(programs: Mapping[str, ExportedProgram], module: ir.Module) 
 
 def _decomposed(program: ExportedProgram, table: Any) -> ExportedProgram:
     try:
-        return program.run_decompositions(table)
-    except SubquantError:
-        raise
+        decomposed = program.run_decompositions(table)
+    except SubquantError as error:
+        raise error.located(place_of_error(error)) from None
     except Exception as error:  # of any class, by the operator
-        reason = str(error).strip() or type(error).__name__
-        raise UnsupportedError(f"PyTorch cannot decompose the program: {reason}") from error
+        reason = str(error).partition("\n\nWhile executing")[0].strip() or type(error).__name__
+        raise UnsupportedError(
+            f"PyTorch cannot decompose the program: {reason}", place_of_error(error)
+        ) from error
+    restore_control_flow_traces(decomposed, program)
+    return decomposed
 
 
 def _updated(program: ExportedProgram) -> Iterator[_Key]:

@@ -1,4 +1,4 @@
-"""Decompositions of indexing, ordering and counting operators that torch-mlir 20261001 lacks.
+"""Decompositions of indexing operators that torch-mlir 20261001 lacks.
 
 Source of the semantics: `aten/src/ATen/native` of PyTorch 2.13, the files that functions name.
 """
@@ -79,46 +79,11 @@ def _unfold(values: Tensor, dimension: int, size: int, step: int) -> Any:
     return windows.unflatten(axis, tuple(positions.shape)).movedim(axis + 1, -1)
 
 
-def _stable_sort(
-    values: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False
-) -> Any:
-    """Sort; the lowering is stable."""
-    return torch.ops.aten.sort.default(values, dim, descending)
-
-
 def _equal(values: Tensor, other: Tensor) -> Any:
     """Compare a tensor with itself: NaN differs, and torch-mlir folds the comparison to true."""
     if values is not other or not values.is_floating_point():
         return NotImplemented
     return torch.logical_not(torch.isnan(values))
-
-
-def _position_of(reduced: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Return ``argmax`` or ``argmin`` of floats by ``amax`` or ``amin``: the first NaN counts."""
-
-    def decomposed(values: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-        if not values.is_floating_point():
-            return NotImplemented
-        compared = values if dim is not None else values.reshape(-1)
-        extreme = reduced(compared, -1 if dim is None else dim, True)
-        is_extreme = torch.logical_or(compared == extreme, torch.isnan(compared))
-        position = torch.argmax(is_extreme.to(torch.int32), -1 if dim is None else dim, keepdim)
-        return position.reshape([1] * values.dim()) if dim is None and keepdim else position
-
-    return decomposed
-
-
-def _extreme_of(
-    reduced: Callable[..., Tensor], position: Callable[..., Tensor]
-) -> Callable[..., Any]:
-    """Return ``max`` or ``min`` of floats along an axis: the extreme and its position."""
-
-    def decomposed(values: Tensor, dim: int, keepdim: bool = False) -> Any:
-        if not values.is_floating_point():
-            return NotImplemented
-        return reduced(values, dim, keepdim), position(values, dim, keepdim)
-
-    return decomposed
 
 
 def _slice(
@@ -133,42 +98,6 @@ def _slice(
     shape = list(values.shape)
     shape[dim] = 0
     return torch.zeros(shape, dtype=values.dtype, device=values.device)
-
-
-def _histc(values: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
-    """Count elements by bins of equal width (``HistogramKernel.cpp``)."""
-    if min == max:
-        return NotImplemented  # the range of the values
-    flat = values.reshape(-1)
-    is_inside = (flat >= min) & (flat <= max)
-    scaled = (flat - min) * bins / (max - min)
-    position = torch.clamp(torch.trunc(scaled), 0, bins - 1)
-    in_bin = position[:, None] == torch.arange(bins, dtype=position.dtype)
-    return (in_bin & is_inside[:, None]).sum(0).to(values.dtype)
-
-
-def _searchsorted(
-    boundaries: Tensor,
-    values: Tensor,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: Tensor | None = None,
-) -> Any:
-    """Count the boundaries below each value; NaN is above all (``Bucketization.cpp``)."""
-    if sorter is not None or boundaries.dim() != 1:
-        return NotImplemented
-    above = torch.gt if right or side == "right" else torch.ge
-    is_above = above(boundaries, values[..., None])
-    counts = torch.logical_not(is_above).sum(-1)
-    return counts.to(torch.int32) if out_int32 else counts
-
-
-def _bucketize(
-    values: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
-) -> Any:
-    return _searchsorted(boundaries, values, out_int32=out_int32, right=right)
 
 
 def _cdist(left: Tensor, right: Tensor, p: float, compute_mode: int | None) -> Tensor:
@@ -201,16 +130,8 @@ def indexing_operators() -> dict[Any, Callable[..., Any]]:
         aten.index_put.default: _index_put,
         aten.diagonal.default: _diagonal,
         aten.unfold.default: _unfold,
-        aten.sort.stable: _stable_sort,
         aten.eq.Tensor: _equal,
-        aten.argmax.default: _position_of(torch.amax),
-        aten.argmin.default: _position_of(torch.amin),
-        aten.max.dim: _extreme_of(torch.amax, torch.argmax),
-        aten.min.dim: _extreme_of(torch.amin, torch.argmin),
         aten.slice.Tensor: _slice,
-        aten.histc.default: _histc,
-        aten.searchsorted.Tensor: _searchsorted,
-        aten.bucketize.Tensor: _bucketize,
         aten._cdist_forward.default: _cdist,
         aten.clamp.default: _clamp,
     }

@@ -86,15 +86,18 @@ def max_pool_with_indices(
     dilation: Any = (1,),
     ceil_mode: bool = False,
 ) -> Any:
-    """Pool padded values along two or three axes; indices are those of the values unpadded."""
+    """Pool padded values along two or three axes; indices are those of the values unpadded.
+
+    torch-mlir takes strides that are left out for 1, not for the sizes of the kernel.
+    """
+    operator = getattr(torch.ops.aten, f"max_pool{len(kernel)}d_with_indices").default
     if not ceil_mode:
-        return NotImplemented
+        return NotImplemented if stride else operator(values, kernel, kernel, padding, dilation)
     axes = _axes(values, kernel, stride, padding, dilation, ceil_mode)
     rank = len(axes)
     lowest = -torch.inf if values.is_floating_point() else torch.iinfo(values.dtype).min
     padded = _pad(values, axes, lowest)
     steps = [axis.stride for axis in axes], [0] * rank, [axis.dilation for axis in axes]
-    operator = getattr(torch.ops.aten, f"max_pool{rank}d_with_indices").default
     pooled, offsets = operator(padded, kernel, *steps)
     indices, scale = torch.zeros_like(offsets), 1
     for number, axis in reversed(list(enumerate(axes))):

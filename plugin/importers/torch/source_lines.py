@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
+from pathlib import Path
 
 import torch
 from torch.export import ExportedProgram
 
 from ...errors import Place
 
-_FRAME = re.compile(r'^  File "([^"]+)", line (\d+),', re.MULTILINE)
-_NOT_OF_USERS = os.path.dirname(torch.__file__) + os.sep, "<"
-"""Beginnings of names of files: PyTorch's own, and of code that is in no file."""
+_FRAME = re.compile(r'^ *File "([^"]+)", line (\d+),', re.MULTILINE)
+_OF_SUBQUANT = str(Path(__file__).parents[2]) + os.sep
+_NOT_OF_USERS = os.path.dirname(torch.__file__) + os.sep, _OF_SUBQUANT, "<"
+"""Beginnings of names of files: PyTorch's own, subquant's, and of code that is in no file."""
 
 
 def drop_frames_of_pytorch(program: ExportedProgram) -> None:
@@ -23,17 +26,50 @@ def drop_frames_of_pytorch(program: ExportedProgram) -> None:
             node.meta["stack_trace"] = _user_trace(trace)
 
 
+def restore_control_flow_traces(program: ExportedProgram, source: ExportedProgram) -> None:
+    """Give control flow the stack traces that it had ahead of its decomposition."""
+    traces: dict[object, list[str | None]] = {}
+    for node in source.graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            traces.setdefault(node.target, []).append(node.meta.get("stack_trace"))
+    for node in program.graph.nodes:
+        if traces.get(node.target) and not node.meta.get("stack_trace"):
+            node.meta["stack_trace"] = traces[node.target].pop(0)
+
+
 def place_of_node(node: torch.fx.Node) -> Place | None:
     """Return the innermost line of a node's stack trace."""
-    frames = _FRAME.findall("  " + (node.meta.get("stack_trace") or ""))
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     return Place(frames[-1][0], int(frames[-1][1])) if frames else None
+
+
+def place_of_error(error: BaseException) -> Place | None:
+    """Return the innermost line of the user's code that an error of PyTorch has.
+
+    It is a frame of a traceback, of the error or of its causes, or of the stack trace of a node in
+    the error's text.
+    """
+    location, chained = None, error
+    seen: list[BaseException | None] = [None]
+    while chained not in seen:
+        assert chained is not None
+        seen.append(chained)
+        frames = [
+            (frame.f_code.co_filename, line)
+            for frame, line in traceback.walk_tb(chained.__traceback__)
+        ]
+        text = str(chained.args[0]) if chained.args else ""
+        frames += [(file, int(line)) for file, line in _FRAME.findall(text)]
+        of_users = [each for each in frames if not each[0].startswith(_NOT_OF_USERS)]
+        location = Place(*of_users[-1]) if of_users else location
+        chained = chained.__cause__ or chained.__context__  # type: ignore[assignment]
+    return location
 
 
 def _user_trace(trace: str) -> str:
     """Cut a stack trace behind its last frame outside of PyTorch; all of PyTorch's stay whole."""
-    text = trace if trace.startswith("  File") else "  " + trace
-    frames = list(_FRAME.finditer(text))
+    frames = list(_FRAME.finditer(trace))
     users = [n for n, frame in enumerate(frames) if not frame.group(1).startswith(_NOT_OF_USERS)]
     if not users or users[-1] + 1 == len(frames):
         return trace
-    return text[: frames[users[-1] + 1].start()].rstrip("\n")
+    return trace[: frames[users[-1] + 1].start()].rstrip("\n")

@@ -1,0 +1,197 @@
+"""Decompositions of sorts, extremes, medians and counts that torch-mlir 20261001 lacks.
+
+Source of the semantics: `aten/src/ATen/native` of PyTorch 2.13, the files that functions name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+Tensor: TypeAlias = torch.Tensor
+
+
+def _stable_sort(
+    values: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False
+) -> Any:
+    """Sort; the lowering is stable."""
+    return torch.ops.aten.sort.default(values, dim, descending)
+
+
+def _position_of(reduced: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return ``argmax`` or ``argmin`` of floats by ``amax`` or ``amin``: the first NaN counts."""
+
+    def decomposed(values: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+        if not values.is_floating_point():
+            return NotImplemented
+        compared = values if dim is not None else values.reshape(-1)
+        extreme = reduced(compared, -1 if dim is None else dim, True)
+        is_extreme = torch.logical_or(compared == extreme, torch.isnan(compared))
+        position = torch.argmax(is_extreme.to(torch.int32), -1 if dim is None else dim, keepdim)
+        return position.reshape([1] * values.dim()) if dim is None and keepdim else position
+
+    return decomposed
+
+
+def _extreme_of(
+    reduced: Callable[..., Tensor], position: Callable[..., Tensor]
+) -> Callable[..., Any]:
+    """Return ``max`` or ``min`` of floats along an axis: the extreme and its position."""
+
+    def decomposed(values: Tensor, dim: int, keepdim: bool = False) -> Any:
+        if not values.is_floating_point():
+            return NotImplemented
+        return reduced(values, dim, keepdim), position(values, dim, keepdim)
+
+    return decomposed
+
+
+def _running_extreme(is_extreme: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return ``cummax`` or ``cummin``: the extreme of each beginning of an axis, and its position.
+
+    Of equal elements the last one counts, and NaN is beyond all numbers. Step ``n`` joins the
+    results of ranges of ``2**n`` elements (``ReduceOps.cpp``).
+    """
+
+    def decomposed(values: Tensor, dim: int) -> Any:
+        if not values.dim():
+            return values.clone(), torch.zeros((), dtype=torch.int64)
+        size = values.shape[dim]
+        if isinstance(size, torch.SymInt):
+            return NotImplemented
+        shape = [-1 if axis == dim % values.dim() else 1 for axis in range(values.dim())]
+        positions = torch.arange(size).reshape(shape).expand(values.shape)
+        length = 1
+        while length < size:
+            earlier, later = (values.narrow(dim, n, size - length) for n in (0, length))
+            takes_later = is_extreme(later, earlier)
+            if values.is_floating_point():
+                is_number = torch.logical_not(torch.isnan(earlier))
+                takes_later = torch.logical_or(
+                    torch.logical_and(takes_later, is_number), torch.isnan(later)
+                )
+            values, positions = (
+                torch.cat(
+                    [
+                        each.narrow(dim, 0, length),
+                        torch.where(
+                            takes_later,
+                            each.narrow(dim, length, size - length),
+                            each.narrow(dim, 0, size - length),
+                        ),
+                    ],
+                    dim,
+                )
+                for each in (values, positions)
+            )
+            length *= 2
+        return values, positions
+
+    return decomposed
+
+
+def _element_of_order(values: Tensor, dim: int, keepdim: bool, position: Any) -> Any:
+    """Return the element at a position of the sorted axis, and its index.
+
+    The position is a number, or a tensor ``[..., 1, ...]``.
+    """
+    ordered, indices = torch.ops.aten.sort.default(values, dim, False)
+    if isinstance(position, torch.Tensor):
+        element, index = (torch.gather(each, dim, position) for each in (ordered, indices))
+    else:
+        element, index = (each.narrow(dim, position, 1) for each in (ordered, indices))
+    return (element, index) if keepdim else (element.squeeze(dim), index.squeeze(dim))
+
+
+def _median(*, ignores_nan: bool) -> Callable[..., Any]:
+    """Return ``median`` or ``nanmedian``: the lower one of the middle elements (``Sorting.cpp``).
+
+    The median of an axis with NaN is its first NaN.
+    """
+
+    def decomposed(values: Tensor, dim: int, keepdim: bool = False) -> Any:
+        if not values.dim():
+            return values.clone(), torch.zeros((), dtype=torch.int64)
+        size = values.shape[dim]
+        middle: Any = (size - 1) // 2
+        if values.is_floating_point():
+            nans = torch.isnan(values).to(torch.int64).sum(dim, keepdim=True)
+            if ignores_nan:
+                middle = torch.clamp((size - 1 - nans) // 2, min=0)
+            else:
+                middle = torch.where(nans > 0, size - nans, middle)
+        return _element_of_order(values, dim, keepdim, middle)
+
+    return decomposed
+
+
+def _of_all(along_axis: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of all elements, without the index."""
+    return lambda values: along_axis(values.reshape(-1), 0)[0]
+
+
+def _kth_value(values: Tensor, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    if not values.dim():
+        return values.clone(), torch.zeros((), dtype=torch.int64)
+    return _element_of_order(values, dim, keepdim, k - 1)
+
+
+def _histc(values: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """Count elements by bins of equal width (``HistogramKernel.cpp``)."""
+    if min == max:
+        return NotImplemented  # the range of the values
+    flat = values.reshape(-1)
+    is_inside = (flat >= min) & (flat <= max)
+    scaled = (flat - min) * bins / (max - min)
+    position = torch.clamp(torch.trunc(scaled), 0, bins - 1)
+    in_bin = position[:, None] == torch.arange(bins, dtype=position.dtype)
+    return (in_bin & is_inside[:, None]).sum(0).to(values.dtype)
+
+
+def _searchsorted(
+    boundaries: Tensor,
+    values: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Any:
+    """Count the boundaries below each value; NaN is above all (``Bucketization.cpp``)."""
+    if sorter is not None or boundaries.dim() != 1:
+        return NotImplemented
+    above = torch.gt if right or side == "right" else torch.ge
+    is_above = above(boundaries, values[..., None])
+    counts = torch.logical_not(is_above).sum(-1)
+    return counts.to(torch.int32) if out_int32 else counts
+
+
+def _bucketize(
+    values: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
+) -> Any:
+    return _searchsorted(boundaries, values, out_int32=out_int32, right=right)
+
+
+def ordering_operators() -> dict[Any, Callable[..., Any]]:
+    """Return the decompositions by operator."""
+    aten = torch.ops.aten
+    median, nanmedian = (_median(ignores_nan=ignored) for ignored in (False, True))
+    return {
+        aten.sort.stable: _stable_sort,
+        aten.argmax.default: _position_of(torch.amax),
+        aten.argmin.default: _position_of(torch.amin),
+        aten.max.dim: _extreme_of(torch.amax, torch.argmax),
+        aten.min.dim: _extreme_of(torch.amin, torch.argmin),
+        aten.cummax.default: _running_extreme(torch.ge),
+        aten.cummin.default: _running_extreme(torch.le),
+        aten.median.default: _of_all(median),
+        aten.median.dim: median,
+        aten.nanmedian.default: _of_all(nanmedian),
+        aten.nanmedian.dim: nanmedian,
+        aten.kthvalue.default: _kth_value,
+        aten.histc.default: _histc,
+        aten.searchsorted.Tensor: _searchsorted,
+        aten.bucketize.Tensor: _bucketize,
+    }
