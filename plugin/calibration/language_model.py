@@ -35,6 +35,7 @@ from .block_runner import BlockRunner
 from .folding import fold_into
 from .gptq import output_error
 from .layer import Calibration
+from .mixed_precision import choose_quantizations
 from .moments import BlockMoments, InputMoments
 from .outputs import (
     Output,
@@ -118,10 +119,13 @@ def quantize_language_model(
     calibration = calibration or Calibration()
     if how.granularity != "block":
         raise UsageError("calibrated layers have a scale for each block; use --granularity block")
-    check_output_format(how, output)
-    if calibration.method == "awq" and (imatrix is not None or not chunks):
+    average = calibration.bits_average
+    if average is None:
+        check_output_format(how, output)
+    if calibration.method in ("auto", "awq") and (imatrix is not None or not chunks):
         raise UsageError(
-            "--method awq needs a text, and no importance matrix, whose inputs it scales"
+            f"--method {calibration.method} needs a text to calibrate with, and no importance "
+            "matrix"
         )
     configuration = source.configuration
     names = _layer_names(configuration)
@@ -135,6 +139,7 @@ def quantize_language_model(
         for name in names
         if imatrix is not None
     }
+    settings: dict[str, WeightQuantization] = {}
     numbers = itertools.count()
     replaced: dict[str, InferenceTensor] = {}
     errors: list[LayerError] = []
@@ -145,7 +150,13 @@ def quantize_language_model(
         on_layer(next(numbers), len(names), name)
         start = time.perf_counter()
         tensor, values = quantized_layer(
-            name, weight, how, output, calibration.method, inputs, importance.get(name)
+            name,
+            weight,
+            settings.get(name, how),
+            output,
+            calibration.layer_method,
+            inputs,
+            importance.get(name),
         )
         seconds = time.perf_counter() - start
         on_calibration, on_held_out = (
@@ -161,6 +172,11 @@ def quantize_language_model(
         return _QuantizedLayer(tensor, values, error)
 
     with WorkerThreads(threads) as workers:
+        if average is not None:
+            by_name = choose_quantizations(
+                source, names, BlockRunner(source, chunks, workers), how, output, average, workers
+            )
+            settings = {source.tensors[name].name: each for name, each in by_name.items()}
         runner = BlockRunner(source, [*chunks, *held_out], workers)
         states = runner.embeddings()
         source.release_pages()

@@ -33,11 +33,15 @@ class Calibration:
         UsageError: an unknown method, or no tokens.
     """
 
-    method: Literal["gptq", "awq", "imatrix", "round"] = option(
+    method: Literal["gptq", "auto", "awq", "imatrix", "round"] = option(
         "gptq",
-        "With --calibrate: integers by GPTQ; to nearest with scales of inputs folded into the "
-        "layer before (awq), with block scales weighted by the inputs' squares (imatrix), or "
-        "without the inputs (round).",
+        "With --calibrate: integers by GPTQ, with the bits of each layer by its effect on the "
+        "model (auto); to nearest with scales of inputs folded into the layer before (awq), with "
+        "block scales weighted by the inputs' squares (imatrix), or without the inputs (round).",
+    )
+    bits_average: float | None = option(
+        None,
+        "Average bits of the elements, with scales and zero points, of --method auto.",
     )
     calibration_tokens: int = option(4096, "With --calibrate: tokens of the text to use.")
     held_out_tokens: int = option(
@@ -63,6 +67,14 @@ class Calibration:
             )
         if self.held_out_tokens < 0:
             raise UsageError(f"--held-out-tokens must be 0 or more, got {self.held_out_tokens}")
+
+        if (self.bits_average is not None) != (self.method == "auto"):
+            raise UsageError("--method auto and --bits-average go together; give both, or neither")
+
+    @property
+    def layer_method(self) -> Method:
+        """The choice of the integers of each layer."""
+        return "gptq" if self.method == "auto" else self.method
 
     def scales_of(self, how: WeightQuantization, kind: OffsetKind | None) -> ScalesOf | None:
         """Return the function to the scales that are folded into blocks; None for no folding."""

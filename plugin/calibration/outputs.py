@@ -162,6 +162,16 @@ def replaced_types(dataset: Dataset, how: WeightQuantization, names: Collection[
     ]
 
 
+def most_common_type(dataset: Dataset) -> str:
+    """Return GGML's type of most layers of a model's blocks, of which at least one has a type."""
+    types = Counter(
+        tensor.ggml_type
+        for name, tensor in dataset.theta.flatten().items()
+        if name.startswith("blk.") and isinstance(tensor, GgmlTensor)
+    )
+    return types.most_common(1)[0][0]
+
+
 def check_source(source: str | os.PathLike[str], output: Output) -> None:
     """Refuse a source without the properties that the output's format has; UsageError."""
     kind = weights_format(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,7 @@ def command(
     from rich.filesize import decimal
 
     from ..calibration.language_model import calibrated
-    from ..calibration.outputs import check_output_format, replaced_types, save
+    from ..calibration.outputs import check_output_format, most_common_type, replaced_types, save
     from ..calibration.report import model_cost
     from ..calibration.texts import CutTexts, cut_texts
     from ..models.source import open_model
@@ -95,8 +96,10 @@ def command(
     calibration = Calibration(**pop_values(Calibration, options))
     how = WeightQuantization(**options)
     _check_options(how, calibration, text)
+    is_mixed = calibration.bits_average is not None
     if output is None:
-        suffix = f"-{how.gguf_type}.gguf" if how.gguf_type else f"-q{how.bits}.irpa"
+        suffix = f"-q{calibration.bits_average or how.bits:g}.irpa"
+        suffix = f"-{how.gguf_type}.gguf" if how.gguf_type else suffix
         output = default_output(source, suffix)
     kind: Output = "archive"
     if output.endswith((".gguf", "/")):
@@ -124,6 +127,8 @@ def command(
             dataset, errors = calibrated(
                 source, texts, how, calibration, select, on_tensor, output=kind
             )
+        if is_mixed and kind == "gguf":
+            how = replace(how, gguf_type=most_common_type(dataset))
         save(source, output, dataset, how, kind, on_tensor)
         cost: ModelCost | None = None
         if texts.held_out:
@@ -133,7 +138,8 @@ def command(
                 texts.held_out,
                 lambda number, count: progress(f"held-out text: block {number + 1} of {count}"),
             )
-    remarks = replaced_types(dataset, how, [error.name for error in errors])
+    names = [error.name for error in errors]
+    remarks = [] if is_mixed else replaced_types(dataset, how, names)
     if plot is not None:
         plots.write_plot(plot, lambda: plots.errors_figure(errors))
     size = _size_of(Path(output))
@@ -178,8 +184,15 @@ def _check_options(how: WeightQuantization, calibration: Calibration, text: str 
                 f"--gguf-type {how.gguf_type} has its own bits and blocks; leave out "
                 f"--{name.replace('_', '-')}"
             )
+    if calibration.method == "auto":
+        for name in ("bits", "gguf_type"):
+            if source_of(name) is ParameterSource.COMMANDLINE:
+                raise UsageError(
+                    "--method auto chooses the bits of each layer; leave out "
+                    f"--{name.replace('_', '-')}"
+                )
     is_default = source_of("method") is ParameterSource.DEFAULT
-    if text is None and calibration.method in ("gptq", "awq") and not is_default:
+    if text is None and calibration.method in ("gptq", "auto", "awq") and not is_default:
         raise UsageError(
             f"--method {calibration.method} needs the inputs of layers; give a text by --calibrate"
         )
