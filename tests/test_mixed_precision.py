@@ -55,19 +55,19 @@ def test_choices_keep_the_average_and_are_near_the_best_of_all(seed: int) -> Non
     result = {name: how.bits for name, how in allocate(choices, sizes, limit).items()}
     assert average(sizes, result) <= limit + 1e-6
     greatest_step = 5 * max(sizes.values()) / sum(sizes.values())
-    others = [
+    combinations = [
         dict(zip(sizes, each, strict=True)) for each in itertools.product((3, 4, 5, 8), repeat=5)
     ]
     least = min(
         total(choices, each)
-        for each in others
+        for each in combinations
         if average(sizes, each) <= max(limit - greatest_step, 3.5)
     )
     assert total(choices, result) <= least + 1e-12
 
 
 def test_more_bits_go_where_they_save_most() -> None:
-    """The layer with the great effect gets what the others give up; 4.5 bits each cost more."""
+    """The layer with the great effect gets 5 bits, the other 3: less than 4.5 bits each cost."""
     sizes = {"first": 100, "second": 100}
     choices = {
         "first": [choice(bits, 100 * 4.0**-bits) for bits in (3, 4, 5)],
@@ -176,8 +176,8 @@ def test_mixed_bits_are_better_than_as_many_equal_ones(limit: float, tmp_path: P
             Calibration(method, bits_average=limit if is_mixed else None),  # type: ignore[arg-type]
         )
         assert average_of(errors) <= limit
-        _, found = hidden_and_logits(source, dataset.theta, held_out)
-        distances[method] = np.linalg.norm(found - expected)
+        _, quantized_logits = hidden_and_logits(source, dataset.theta, held_out)
+        distances[method] = np.linalg.norm(quantized_logits - expected)
         if is_mixed:
             bits = [[e.bits_per_element for e in errors if f"blk.{n}." in e.name] for n in (0, 1)]
             assert np.mean(bits[0]) > np.mean(bits[1]) + 1
@@ -198,8 +198,8 @@ def test_a_gguf_file_with_a_type_for_each_layer(tmp_path: Path) -> None:
     tokens = np.arange(5, dtype=np.int32)
     original, quantized = open_model(path), open_model(output)
     _, expected = hidden_and_logits(original, original.dataset.theta, tokens)
-    _, found = hidden_and_logits(quantized, quantized.dataset.theta, tokens)
-    assert 0 < np.linalg.norm(found - expected) < 0.3 * np.linalg.norm(expected)
+    _, quantized_logits = hidden_and_logits(quantized, quantized.dataset.theta, tokens)
+    assert 0 < np.linalg.norm(quantized_logits - expected) < 0.3 * np.linalg.norm(expected)
 
 
 def test_errors_of_the_command(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def measured_choices(
         prefix = f"blk.{number}."
         block = runner.weights(number)
         moments = runner.moments(number, block, states)
-        parts = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        weight_names = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
         def measure(
             part: str, block: Mapping[str, InferenceTensor] = block, moments: BlockMoments = moments
@@ -202,7 +202,9 @@ def measured_choices(
                 strict=True,
             )
         )
-        for part, (values, relative) in zip(parts, threads.map(measure, parts), strict=True):
+        for part, (values, relative) in zip(
+            weight_names, threads.map(measure, weight_names), strict=True
+        ):
             changed_block = {**block, part: PrimitiveTensor(values, part)}
             [changed_states[prefix + part]] = runner.run(number, changed_block, states[:1])
             ratios[prefix + part] = relative
