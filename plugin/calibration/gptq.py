@@ -167,14 +167,14 @@ def _least_squares_scales(weight: Array, moments: Array, grid: Grid, integers: A
     def block_sums(products: Array, first: int) -> Array:
         """Return the sums of products with the factors over each block from `first` on."""
         products *= factors[first * size :]
-        sums: Array = products.reshape((-1, size, rows)).sum(1)
-        return sums.T
+        totals: Array = products.reshape((-1, size, rows)).sum(1)
+        return totals.T
 
     system = np.empty((rows, blocks, blocks), np.float32)
     for block in range(blocks):
         columns = slice(block * size, (block + 1) * size)
-        sums = block_sums(moments[block * size :, columns] @ factors[columns], block)
-        system[:, block, block:] = system[:, block:, block] = sums
+        products = block_sums(moments[block * size :, columns] @ factors[columns], block)
+        system[:, block, block:] = system[:, block:, block] = products
     constants = block_sums(moments @ target.T, 0)
     diagonal = np.einsum("nii->ni", system)  # a view
     diagonal[diagonal == 0] = 1  # the block's values do not depend on its scale

@@ -32,6 +32,7 @@ from ..weights.quantizing import LayerError, WeightQuantization, chosen, layer_e
 from ..weights.sources import add_tokenizer
 from ..weights.theta import Dataset, Theta
 from .block_runner import BlockRunner
+from .finished_blocks import FinishedBlocks
 from .folding import fold_into
 from .gptq import output_error
 from .layer import Calibration
@@ -60,6 +61,8 @@ def calibrated(
     on_layer: OnLayer = lambda number, count, name: None,
     *,
     output: Output = "archive",
+    threads: int | None = None,
+    finished: FinishedBlocks | None = None,
 ) -> tuple[Dataset, list[LayerError]]:
     """Quantize the model of a file or folder; see `quantize_language_model`.
 
@@ -77,7 +80,7 @@ def calibrated(
     imatrix = read_imatrix(calibration.imatrix) if calibration.imatrix else None
     dataset, errors = quantize_language_model(
         open_model(path), texts.calibration, how, calibration, select, on_layer,
-        output=output, imatrix=imatrix, held_out=texts.held_out,
+        output=output, imatrix=imatrix, held_out=texts.held_out, threads=threads, finished=finished,
     )  # fmt: skip
     add_tokenizer(dataset, path)
     return dataset, errors
@@ -95,6 +98,7 @@ def quantize_language_model(
     imatrix: ImportanceMatrix | None = None,
     held_out: Sequence[Array] = (),
     threads: int | None = None,
+    finished: FinishedBlocks | None = None,
 ) -> tuple[Dataset, list[LayerError]]:
     """Quantize the linear layers of a model's blocks; return the model, and each layer's errors.
 
@@ -106,9 +110,10 @@ def quantize_language_model(
             round to nearest.
         select: as that of `quantize_weights`.
         output: the format that the layers are packed for.
-        imatrix: weights of the inputs in the search for scales, in place of those of the chunks.
+        imatrix: weights of the inputs in the search for scales, in place of the chunks' moments.
         held_out: other chunks, whose errors of outputs are measured, too.
         threads: the number of threads, by default one for each core; results do not depend on it.
+        finished: the folder of blocks that an earlier run has finished; this run adds its own.
 
     Raises:
         InputError: the importance matrix has no entry for a layer, or one of another size.
@@ -140,9 +145,13 @@ def quantize_language_model(
         if imatrix is not None
     }
     settings: dict[str, WeightQuantization] = {}
-    numbers = itertools.count()
     replaced: dict[str, InferenceTensor] = {}
     errors: list[LayerError] = []
+    finished_blocks = [] if finished is None else finished.blocks()
+    for tensors, block_errors in finished_blocks:
+        replaced |= {each.name: each for each in tensors}
+        errors += block_errors
+    numbers = itertools.count(len(errors))
 
     def quantize(
         name: str, weight: Array, inputs: InputMoments | None, held_out_inputs: InputMoments | None
@@ -160,7 +169,7 @@ def quantize_language_model(
         )
         seconds = time.perf_counter() - start
         on_calibration, on_held_out = (
-            None if each is None else output_error(weight, values, each.sums)
+            None if each is None else output_error(weight, values, each.matrix)
             for each in (inputs, held_out_inputs)
         )
         error = replace(
@@ -178,9 +187,11 @@ def quantize_language_model(
             )
             settings = {source.tensors[name].name: each for name, each in by_name.items()}
         runner = BlockRunner(source, [*chunks, *held_out], workers)
-        states = runner.embeddings()
+        states = finished.states() if finished and finished_blocks else runner.embeddings()
         source.release_pages()
-        for number in range(configuration.blocks):
+        for number in range(len(finished_blocks), configuration.blocks):
+            changed: list[InferenceTensor] = []
+            block_errors = []
             prefix = f"blk.{number}."
             block = runner.weights(number)
             moments = runner.moments(number, block, states[: len(chunks)]) if chunks else None
@@ -190,12 +201,11 @@ def quantize_language_model(
                 if name.startswith(prefix)
             }
             if scales_of is not None and moments is not None:
-                parts = {part.removesuffix(".weight") for part in tensor_names}
+                layer_names = {part.removesuffix(".weight") for part in tensor_names}
                 stored = {part: source.tensors[prefix + part] for part in block}
-                vectors = fold_into(
-                    configuration, block, stored, moments, parts, scales_of, workers
+                changed += fold_into(
+                    configuration, block, stored, moments, layer_names, scales_of, workers
                 )
-                replaced |= {each.name: each for each in vectors}
             held_out_moments = (  # with scales that are folded into the block
                 runner.moments(number, block, states[len(chunks) :]) if held_out else None
             )
@@ -203,11 +213,15 @@ def quantize_language_model(
                 block, tensor_names, (moments, held_out_moments), quantize, workers
             )
             for part, layer in quantized:
-                replaced[layer.tensor.name] = layer.tensor
+                changed.append(layer.tensor)
                 block[part] = PrimitiveTensor(layer.values, part)
-                errors.append(layer.error)
+                block_errors.append(layer.error)
             if number + 1 < configuration.blocks:
                 states = runner.run(number, block, states)
+            if finished is not None:
+                finished.add(changed, block_errors, states)
+            replaced |= {each.name: each for each in changed}
+            errors += block_errors
             source.release_pages()
     flat = source.dataset.theta.flatten()
     return Dataset(source.properties, Theta(flat | replaced)), errors

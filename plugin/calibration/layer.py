@@ -104,7 +104,7 @@ def quantize_layer(
     if method == "round":
         importance = None
     elif importance is None and inputs is not None:
-        importance = np.diag(inputs.sums)
+        importance = np.diag(inputs.matrix)
     grid = fit_grid(weight, how.block_size, storage, importance, kind)
     if inputs is None or method != "gptq":
         return grid.round(weight), grid

@@ -230,17 +230,17 @@ def _measured_layer(
     Errors of the choices are those of some rows of the weight, quantized by GPTQ.
     """
     size = math.gcd(weight.shape[1], 32)
-    importance = np.diag(inputs.sums)
+    importance = np.diag(inputs.matrix)
     storage = StorageType(MEASURED_BITS)
     grid = fit_grid(weight, size, storage, importance, clippings=_MEASURED_CLIPPINGS)
     values = grid.dequantize(grid.round(weight))
     rows = slice(None, None, -(-len(weight) // _SAMPLED_ROWS))
     sample = weight[rows]
-    measured_error = output_error(sample, values[rows], inputs.sums)
+    measured_error = output_error(sample, values[rows], inputs.matrix)
     choices = []
     for how in options:
         tensor, quantized = quantized_layer("", sample, how, output, "gptq", inputs)
-        error = output_error(sample, quantized, inputs.sums)
+        error = output_error(sample, quantized, inputs.matrix)
         change = (error / measured_error) ** 2 if measured_error else 0.0
         choices.append(Choice(how, 8 * tensor.size_in_bytes / sample.size, change))
     return values, choices

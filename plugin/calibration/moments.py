@@ -18,21 +18,21 @@ class InputMoments:
     """Second moments of a layer's inputs ``X [T, K]``, and what GPTQ computes of them.
 
     Attributes:
-        sums: ``X^T X``, float32 ``[K, K]``.
+        matrix: ``X^T X``, float32 ``[K, K]``.
         tokens: ``T``.
     """
 
-    sums: Array
+    matrix: Array
     tokens: int
 
     @functools.cached_property
     def damped(self) -> Array:
-        """The sums with damping, see `gptq.damped`."""
-        return damped(self.sums, self.tokens)
+        """The matrix with damping, see `gptq.damped`."""
+        return damped(self.matrix, self.tokens)
 
     @functools.cached_property
     def factor(self) -> Factor:
-        """The factor of the damped sums."""
+        """The factor of the damped matrix."""
         return factored(self.damped)
 
 
@@ -47,7 +47,7 @@ class BlockMoments:
 
     first_names: dict[str, str] = field(default_factory=dict)
     tokens: int = 0
-    _sums: dict[str, Array] = field(default_factory=dict, repr=False)
+    _matrices: dict[str, Array] = field(default_factory=dict, repr=False)
 
     def add(self, inputs: Sequence[Mapping[str, Array]], threads: WorkerThreads) -> None:
         """Add the inputs of layers, ``[T, K]`` by name, of some chunks of tokens."""
@@ -57,22 +57,22 @@ class BlockMoments:
 
         def add_inputs_of(name: str) -> None:
             x = np.concatenate([each[name] for each in inputs])
-            sums = x.T @ x
-            if name in self._sums:
-                sums += self._sums[name]
-            self._sums[name] = sums
+            matrix = x.T @ x
+            if name in self._matrices:
+                matrix += self._matrices[name]
+            self._matrices[name] = matrix
 
         threads.map(add_inputs_of, names.values())
         self.tokens += sum(len(next(iter(each.values()))) for each in inputs)
 
     def of(self, name: str) -> Array:
         """Return ``X^T X`` of the inputs ``X`` of a layer, ``[K, K]``."""
-        return self._sums[self.first_names[name]]
+        return self._matrices[self.first_names[name]]
 
     def divide(self, name: str, scales: Array) -> None:
         """Divide the inputs of a layer, and of all layers with the same inputs, by scales."""
-        self._sums[self.first_names[name]] /= np.outer(scales, scales)
+        self._matrices[self.first_names[name]] /= np.outer(scales, scales)
 
     def pop(self, first_name: str) -> InputMoments:
         """Remove and return the moments of the layers with one input."""
-        return InputMoments(self._sums.pop(first_name), self.tokens)
+        return InputMoments(self._matrices.pop(first_name), self.tokens)

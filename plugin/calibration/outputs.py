@@ -17,7 +17,7 @@ from ..formats.gguf import property_bytes
 from ..formats.gguf_splits import part_files
 from ..formats.gguf_writer import write_gguf
 from ..formats.kinds import weights_format
-from ..layouts import GgmlTensor, PlanarQuantizedTensor, QuantizedTensor
+from ..layouts import BlockAffineLayout, GgmlTensor, PlanarQuantizedTensor, QuantizedTensor
 from ..layouts.ggml_encoding import BLOCK_SIZE, ENCODED_TYPES, encode
 from ..layouts.ggml_quantization import QUANTIZED_TYPES, type_for
 from ..numerics.element_types import Array
@@ -61,7 +61,7 @@ def quantized_layer(
     if method == "round":
         importance = None
     elif importance is None and inputs is not None:
-        importance = np.diag(inputs.sums) / np.float32(inputs.tokens)
+        importance = np.diag(inputs.matrix) / np.float32(inputs.tokens)
     ggml_type = type_for(ggml_type_of(how), weight.shape[1])
     if weight.shape[1] % BLOCK_SIZE:
         raise UsageError(
@@ -91,6 +91,15 @@ def gguf_tensor(name: str, integers: Array, grid: Grid) -> GgmlTensor:
 def checkpoint_tensor(name: str, integers: Array, grid: Grid) -> PackedTensor:
     """Return a quantized layer as a checkpoint of compressed-tensors stores it."""
     return packed_layer(name, *grid.stored(integers), grid.storage.width)
+
+
+def checkpoint_tensor_of(tensor: PlanarQuantizedTensor) -> PackedTensor:
+    """Return a layer of a checkpoint from the form that archives have of it."""
+    layout = tensor.layout
+    assert isinstance(layout, BlockAffineLayout)  # `packed_layer`
+    scales, zeros = layout.planes["d"], layout.planes.get("z")
+    integers = np.asarray(layout.stored())
+    return packed_layer(tensor.name, integers, scales, zeros, layout.storage.width)
 
 
 def gguf_type(storage: StorageType) -> str:

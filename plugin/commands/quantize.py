@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +17,20 @@ from ..calibration.layer import Calibration
 from ..calibration.outputs import Output
 from ..errors import UsageError, counted
 from ..formats.checkpoints.compressed_writer import check_new_folder
+from ..isolation.command import exit_on_signals
 from ..layouts.ggml_quantization import QUANTIZED_TYPES
 from ..weights.quantizing import WeightQuantization, average_bits, quantize_weights
 from ..weights.sources import check_output, default_output, open_with_tokenizer
 from .console import say, show_progress
 from .language_model import read_text
-from .shared_options import archive_option, json_option, options_of, plot_option, pop_values
+from .shared_options import (
+    archive_option,
+    json_option,
+    options_of,
+    plot_option,
+    pop_values,
+    threads_option,
+)
 from .tables import described_cost
 
 if TYPE_CHECKING:
@@ -51,6 +62,7 @@ if TYPE_CHECKING:
     "last tokens of the calibration text, if it has more than are used to calibrate]",
 )
 @options_of(Calibration)
+@threads_option
 @plot_option("errors")
 @json_option("the errors")
 def command(
@@ -59,6 +71,7 @@ def command(
     select: str,
     text: str | None,
     held_out_text: str | None,
+    threads: int | None,
     plot: str | None,
     as_json: bool,
     **options: Any,
@@ -86,6 +99,7 @@ def command(
     from rich.console import Console
     from rich.filesize import decimal
 
+    from ..calibration.finished_blocks import key_of_run, open_finished_blocks
     from ..calibration.language_model import calibrated
     from ..calibration.outputs import check_output_format, most_common_type, replaced_types, save
     from ..calibration.report import model_cost
@@ -110,7 +124,12 @@ def command(
         check_output(source, output, (".irpa", ".gguf"))
     if plot is not None:
         plots.check_plot(plot)
-    with show_progress(f"quantize {source}") as progress:
+    unfinished = output.rstrip("/") + ".unfinished"
+    with (
+        exit_on_signals(),
+        _remark_on_interruption(unfinished),
+        show_progress(f"quantize {source}") as progress,
+    ):
 
         def on_tensor(number: int, count: int, name: str) -> None:
             progress(f"{number + 1} of {count}: {name}")
@@ -123,13 +142,23 @@ def command(
         if text is None and kind == "archive" and not calibration.imatrix:
             check_output_format(how, kind)
             dataset, errors = quantize_weights(original, how, select, on_tensor)
+            save(source, output, dataset, how, kind, on_tensor)
         else:
-            dataset, errors = calibrated(
-                source, texts, how, calibration, select, on_tensor, output=kind
-            )
-        if is_mixed and kind == "gguf":
-            how = replace(how, gguf_type=most_common_type(dataset))
-        save(source, output, dataset, how, kind, on_tensor)
+            key = key_of_run(source, texts, how, calibration, select, kind)
+            with open_finished_blocks(unfinished, key, kind) as finished:
+                if finished.count:
+                    say(
+                        f"goes on after {counted(finished.count, 'block')} of '{unfinished}'",
+                        err=True,
+                    )
+                dataset, errors = calibrated(
+                    source, texts, how, calibration, select, on_tensor,
+                    output=kind, threads=threads, finished=finished,
+                )  # fmt: skip
+                if is_mixed and kind == "gguf":
+                    how = replace(how, gguf_type=most_common_type(dataset))
+                save(source, output, dataset, how, kind, on_tensor)
+                finished.remove()
         cost: ModelCost | None = None
         if texts.held_out:
             cost = model_cost(
@@ -137,6 +166,7 @@ def command(
                 open_model(output),
                 texts.held_out,
                 lambda number, count: progress(f"held-out text: block {number + 1} of {count}"),
+                threads=threads,
             )
     names = [error.name for error in errors]
     remarks = [] if is_mixed else replaced_types(dataset, how, names)
@@ -196,6 +226,17 @@ def _check_options(how: WeightQuantization, calibration: Calibration, text: str 
         raise UsageError(
             f"--method {calibration.method} needs the inputs of layers; give a text by --calibrate"
         )
+
+
+@contextlib.contextmanager
+def _remark_on_interruption(unfinished: str) -> Iterator[None]:
+    """Say that a run that is interrupted has left finished blocks."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if os.path.exists(unfinished):
+            say(f"the same command goes on after the blocks in '{unfinished}'", err=True)
+        raise
 
 
 def _weight_bytes(dataset: Dataset) -> int:

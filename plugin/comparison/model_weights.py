@@ -256,7 +256,7 @@ class _OutputErrors:
         for layer, first_name in moments.first_names.items():
             name = f"{layer}.weight"
             if first_name not in second_moments:
-                second_moments[first_name] = moments.pop(first_name).sums
+                second_moments[first_name] = moments.pop(first_name).matrix
             weight, values = (
                 in_common_form(configuration, name, _floats(block[name]))
                 for configuration, block in zip(self._configurations, (before, after), strict=True)
