@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .batch.run import CompiledModel, compile_many
+    from .calibration.networks.quantization import quantize_network
     from .compiler.compile_options import CompileOptions
     from .compiler.mlir_client import Source
     from .compiler.targets import Target
@@ -41,6 +42,7 @@ __all__ = [
     "dequantize",
     "load",
     "quantize",
+    "quantize_network",
 ]
 
 __version__ = "0.1.0"
@@ -59,6 +61,7 @@ _MODULES = {
     "compile_many": "batch.run",
     "dequantize": "numerics.casts",
     "quantize": "numerics.casts",
+    "quantize_network": "calibration.networks.quantization",
 }
 
 if not TYPE_CHECKING:  # type checkers know the names from above, and no others

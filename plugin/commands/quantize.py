@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,9 @@ import click
 from click.core import ParameterSource
 
 from ..calibration.layer import Calibration
+from ..calibration.networks.options import NetworkQuantization
 from ..calibration.outputs import Output
+from ..compiler.compile_options import CompileOptions
 from ..errors import UsageError, counted
 from ..formats.checkpoints.compressed_writer import check_new_folder
 from ..isolation.command import exit_on_signals
@@ -23,6 +25,7 @@ from ..weights.quantizing import WeightQuantization, average_bits, quantize_weig
 from ..weights.sources import check_output, default_output, open_with_tokenizer
 from .console import say, show_progress
 from .language_model import read_text
+from .quantize_network import NETWORK_SUFFIXES, quantize_network_file
 from .shared_options import (
     archive_option,
     json_option,
@@ -36,6 +39,15 @@ from .tables import described_cost
 if TYPE_CHECKING:
     from ..calibration.report import ModelCost
     from ..weights.theta import Dataset
+
+NETWORK_OPTIONS = ("activations", "calibration", "percentile", "held_out")
+"""Fields of `NetworkQuantization` that the quantization of weights does not have."""
+_OF_NETWORKS = ("inputs", *NETWORK_OPTIONS, "batch", "dims")
+_OF_WEIGHTS = (
+    *("text", "held_out_text", "threads", "plot"),
+    *(each.name for each in fields(WeightQuantization) if each.name not in ("bits", "block_size")),
+    *(each.name for each in fields(Calibration)),
+)
 
 
 @click.command("quantize")
@@ -63,6 +75,14 @@ if TYPE_CHECKING:
 )
 @options_of(Calibration)
 @threads_option
+@click.option(
+    "--inputs",
+    metavar="FOLDER",
+    help="Quantize a network by calibration inputs: NAME.npy, or a folder NAME of .npy files, for "
+    "each of its inputs.",
+)
+@options_of(NetworkQuantization, NETWORK_OPTIONS)
+@options_of(CompileOptions, ("batch", "dims"))
 @plot_option("errors")
 @json_option("the errors")
 def command(
@@ -72,6 +92,7 @@ def command(
     text: str | None,
     held_out_text: str | None,
     threads: int | None,
+    inputs: str | None,
     plot: str | None,
     as_json: bool,
     **options: Any,
@@ -87,6 +108,10 @@ def command(
     A .gguf output without --calibrate has these layers rounded as llama.cpp rounds them, with
     --imatrix by its importance matrix.
 
+    A float network (.onnx, .tflite, .pt2, .mlir) becomes a .mlir program, with its constants in an
+    archive beside it: int8 weights and activations, whose ranges are those of the inputs of
+    --inputs, or weights of 2 to 8 bits with --activations float.
+
     \b
     subquant quantize checkpoint/ --bits 4 --scales mse -o model.irpa
     subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o model.irpa
@@ -94,6 +119,8 @@ def command(
     subquant quantize model-f16.gguf --bits 4 --calibrate book.txt -o model-q4.gguf
     subquant quantize model-f16.gguf --gguf-type Q4_K --imatrix imatrix.gguf -o model-q4k.gguf
     subquant generate --model model.irpa --prompt "The sea is"
+    subquant quantize model.onnx --inputs samples/ -o model-int8.mlir
+    subquant quantize model.onnx --activations float --bits 4 -o model-w4.mlir
     subquant quantize model.irpa --granularity axis --select attn --plot errors.svg
     """
     from rich.console import Console
@@ -107,6 +134,14 @@ def command(
     from ..models.source import open_model
     from . import plots
 
+    context = click.get_current_context()
+    is_network = source.lower().endswith(NETWORK_SUFFIXES)
+    _refuse(context, _OF_WEIGHTS if is_network else _OF_NETWORKS, is_network=is_network)
+    network = {name: options.pop(name) for name in (*NETWORK_OPTIONS, "batch", "dims")}
+    if is_network:
+        network |= {name: options[name] for name in ("bits", "block_size")}
+        quantize_network_file(source, inputs, output, as_json=as_json, select=select, **network)
+        return
     calibration = Calibration(**pop_values(Calibration, options))
     how = WeightQuantization(**options)
     _check_options(how, calibration, text)
@@ -248,3 +283,13 @@ def _size_of(path: Path) -> int:
     """Return the bytes of a file, or of the files of a folder."""
     files = path.iterdir() if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files)
+
+
+def _refuse(context: click.Context, names: Iterable[str], *, is_network: bool) -> None:
+    """Refuse options that are given and do not apply; UsageError."""
+    for name in names:
+        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        [option] = [each.opts[0] for each in context.command.params if each.name == name]
+        kind = "weights" if is_network else "networks (.onnx, .tflite, .pt2, .mlir)"
+        raise UsageError(f"{option} is for the quantization of {kind}")

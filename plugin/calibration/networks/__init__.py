@@ -1,0 +1,1 @@
+"""Post-training quantization of networks: ``.onnx``, ``.tflite``, ``.mlir`` and PyTorch modules."""

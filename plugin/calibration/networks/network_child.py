@@ -1,0 +1,173 @@
+"""MLIR's part of the quantization of a network, in a child process.
+
+The functions are those of `subquant.compiler.mlir_client.ask`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from ...compiler.parameter_archive import program_archive
+from ...compiler.pipeline import UpstreamPass, run_pipeline
+from ...compiler.reading import parse_bytecode, parse_bytes
+from ...core._mlir import in_context_of, ir, skip_operation_classes
+from ...core.files import read_input
+from ...dialects import create_context
+from ...dialects.stablehlo import DEQUANTIZE
+from ...emit.constant_values import constant_elements
+from ...emit.parameters import ModuleGlobals
+from ...errors import UsageError
+from ...importers.options import ImportOptions
+from ...isolation.child import ReportStep
+from ...isolation.limits import time_limit
+from ...numerics.parameters import QuantizationParameters
+from ...transforms.base import ModulePass
+from ...transforms.quantization.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
+from ...transforms.torch.legalize_torch import LegalizeTorch
+from .folding import fold_program
+from .plan import Plan, plan_of
+from .ranges import parameters_of_range
+from .rewriting import dequantize_accumulators, quantize_values, quantize_weight, return_values
+from .weights import quantize_in_blocks, quantize_per_channel
+
+Answer = tuple[Any, list[bytes]]
+
+skip_operation_classes()  # only child processes import this module
+
+_CLEANUP = ("canonicalize", "cse", "symbol-dce")
+
+
+def analyze(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
+    """Import a float program and plan its quantization.
+
+    The blobs are the prepared program, and one that also returns the values of the plan: those
+    whose ranges are measured, then the ends of the layers.
+    """
+    source = arguments["source"]
+    steps("parse")
+    with time_limit(arguments["parse_seconds"]):
+        data = read_input(source["path"]) if "path" in source else blobs[0]
+        options = ImportOptions(**arguments["import_options"])
+        module = parse_bytes(
+            data, create_context(), source["file"], options, path=source.get("path")
+        )
+    steps("plan")
+    _run(module, LegalizeTorch(), UpstreamPass("inline"), *map(UpstreamPass, _CLEANUP))
+    with in_context_of(module.operation):
+        fold_program(module.operation)
+    _run(module, *map(UpstreamPass, _CLEANUP))
+    prepared = _bytecode(module)
+    with in_context_of(module.operation):
+        plan = plan_of(module.operation, arguments["select"], static=arguments["static"])
+        description = _description(plan)
+        return_values(
+            plan.function, [*plan.observed_values, *(value for _, _, value in plan.reported)]
+        )
+    return description, [prepared, _bytecode(module)]
+
+
+def quantize(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
+    """Quantize a prepared program by the ranges of its groups.
+
+    The blobs are the quantized program, and one that also returns the ends of the layers.
+    """
+    steps("quantize")
+    module = parse_bytecode(blobs[0], create_context())
+    static = arguments["static"]
+    with in_context_of(module.operation):
+        plan = plan_of(module.operation, arguments["select"], static=static)
+        parameters = [parameters_of_range(*each) for each in arguments["ranges"]]
+        reasons = _quantize_layers(plan, parameters, arguments)
+        ends = [value for _, _, value in plan.reported]
+        if static:
+            dequantized = quantize_values(plan, parameters)
+            ends = [dequantized.get(value, value) for value in ends]
+        count = len(plan.function.attributes["function_type"].value.results)
+        return_values(plan.function, ends)
+    if static:
+        _run(module, UpstreamPass("cse"), LegalizeQdqToQuantizedOp())
+    _run(module, UpstreamPass("cse"))
+    reported = _bytecode(module)
+    with in_context_of(module.operation):
+        return_values(plan.function, (), count)
+    _run(module, UpstreamPass("cse"), UpstreamPass("symbol-dce"))
+    return reasons, [_bytecode(module), reported]
+
+
+def write(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
+    """Write the constants of a program to an archive; return the program as text, as the blob."""
+    steps("write")
+    module = parse_bytecode(blobs[0], create_context())
+    with program_archive(arguments["archive"], {}) as archive:
+        archive.finish(module)
+    return None, [(str(module) + "\n").encode()]
+
+
+def _run(module: ir.Module, *passes: ModulePass) -> None:
+    run_pipeline(module, passes)
+
+
+def _bytecode(module: ir.Module) -> bytes:
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _quantize_layers(
+    plan: Plan, parameters: Sequence[QuantizationParameters], arguments: dict[str, Any]
+) -> dict[str, str]:
+    """Quantize the weights of the layers; return the reasons of float layers."""
+    parameters_of = {
+        value: each for group, each in zip(plan.groups, parameters, strict=True) for value in group
+    }
+    module_globals, reasons = ModuleGlobals(plan.function.operation.parent.operation), {}
+    for layer in plan.layers:
+        if not layer.is_quantized:
+            continue
+        weight = constant_elements(layer.op.operands[1], module_globals)
+        assert weight is not None  # `_why_float`
+        if arguments["static"]:
+            quantized = quantize_per_channel(weight, layer.weight_axis)
+            quantize_weight(layer, quantized, DEQUANTIZE)
+            if layer.end not in parameters_of:
+                dequantize_accumulators(layer, parameters_of[layer.op.operands[0]], quantized)
+            continue
+        if layer.block_axis is None:
+            reasons[layer.name] = "it contracts several axes"
+            continue
+        try:
+            quantized = quantize_in_blocks(
+                weight, layer.block_axis, arguments["block_size"], arguments["bits"]
+            )
+        except UsageError as error:
+            reasons[layer.name] = error.message
+        else:
+            quantize_weight(layer, quantized, "quant.dcast")
+    return reasons
+
+
+def _description(plan: Plan) -> dict[str, Any]:
+    """Describe a plan as JSON: layers, groups, and reported values."""
+    layer_of = {layer.op: layer for layer in plan.layers}
+    reported = []
+    for name, op, value in plan.reported:
+        layer = layer_of.get(op)
+        is_integer = value in plan.quantized_uses
+        reported.append(
+            {
+                "name": name,
+                "op": op.name.removeprefix("stablehlo."),
+                "shape": [int(n) for n in op.results[0].type.shape],
+                "weight": [] if layer is None else [int(n) for n in op.operands[1].type.shape],
+                "why_float": "" if layer is None else layer.why_float,
+                "result": "int8" if is_integer else "f32",
+            }
+        )
+    return {
+        "function": plan.function.attributes["sym_name"].value,
+        "results": len(plan.function.attributes["function_type"].value.results),
+        "observed": [len(numbers) for numbers in plan.observed],
+        "reported": reported,
+    }

@@ -1,0 +1,199 @@
+"""Post-training quantization of a network.
+
+A float program is prepared and planned (`network_child.analyze`), compiled, and run on the
+calibration inputs; histograms of the planned values give their ranges. `network_child.quantize`
+writes the quantized program. Held-out inputs measure the error of each layer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from ...compiler.compilation import compile_to_bytes
+from ...compiler.mlir_client import Source, ask, input_of
+from ...core.files import write_atomically
+from ...errors import InputError, UsageError
+from ...importers.options import ImportOptions
+from ...numerics.element_types import Array
+from ...runtime import Executable
+from ...runtime.function import Function
+from .histogram import Histogram
+from .inputs import CalibrationInputs, InputSource
+from .options import NetworkQuantization
+from .ranges import range_of
+from .report import LayerReport, NoiseMeter
+
+_CHILD = "subquant.calibration.networks.network_child"
+
+
+@runtime_checkable
+class Exported(Protocol):
+    """A module that is MLIR bytecode, such as `subquant.torch.ExportedModule`."""
+
+    bytecode: bytes
+
+
+@dataclass(frozen=True)
+class QuantizedNetwork:
+    """A quantized program.
+
+    Attributes:
+        bytecode: the program with its constants, as MLIR bytecode; `subquant.compile` takes it.
+        float_bytecode: the float program that it was made of, prepared.
+        layers: a row for each layer.
+        outputs: signal to quantization noise of each result in decibels; None if not measured.
+        calibration_batches, held_out_batches: the numbers of batches.
+    """
+
+    bytecode: bytes
+    float_bytecode: bytes
+    layers: tuple[LayerReport, ...]
+    outputs: tuple[float | None, ...]
+    calibration_batches: int
+    held_out_batches: int
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write the program as text, and its constants beside it as ``.irpa``; return that path."""
+        program = os.fspath(path)
+        if not program.endswith(".mlir"):
+            raise UsageError(f"expected an output that ends in .mlir, got '{program}'")
+        archive = program.removesuffix(".mlir") + ".irpa"
+        request = {"archive": os.path.abspath(archive)}
+        _, blobs = ask(f"{_CHILD}:write", input_of(self.bytecode), request)
+        write_atomically(program, blobs[0])
+        return archive
+
+
+def quantize_network(
+    source: Source | Exported,
+    inputs: InputSource | None = None,
+    *,
+    select: str = "",
+    batch: str | int = "",
+    dims: Sequence[str] = (),
+    on_step: Callable[[str], object] = lambda step: None,
+    **options: Any,
+) -> QuantizedNetwork:
+    """Quantize a float network.
+
+    Args:
+        source: a path or the bytes of an ``.onnx``, ``.tflite``, ``.pt2`` or ``.mlir`` file, or a
+            module that `subquant.torch.export` returned.
+        inputs: calibration inputs: a folder (`subquant.calibration.networks.inputs`), arrays by
+            name, or an array for each input of the network; None with float activations.
+        select: a regular expression; layers whose name has no match stay float.
+        batch: the batch size, if the model leaves it open.
+        dims: the sizes of other dimensions that it leaves open, as ``name=N``.
+        on_step: called with a line about each step.
+        **options: fields of `NetworkQuantization`.
+
+    Raises:
+        SubquantError: the model or the inputs are wrong or not supported.
+    """
+    how = NetworkQuantization(**options)
+    static = how.activations == "static"
+    if static and inputs is None:
+        raise UsageError("static activations need calibration inputs")
+    if str(batch) == "dynamic":
+        raise UsageError("a network is quantized with a batch size, not for a dynamic batch")
+    import_options = ImportOptions(batch=str(batch), dims=tuple(dims))
+    on_step("import")
+    request: dict[str, Any] = {"select": select, "static": static}
+    module = input_of(source.bytecode if isinstance(source, Exported) else source)
+    described, (prepared, tapped) = ask(
+        f"{_CHILD}:analyze", module, {**request, "import_options": asdict(import_options)}
+    )
+    if not any(not row["why_float"] and row["weight"] for row in described["reported"]):
+        raise InputError("the network has no layer that can be quantized")
+    samples, ranges = None, []
+    if inputs is not None:
+        run = _Program(tapped, described, on_step)
+        samples = CalibrationInputs(inputs, run.inputs)
+        calibration, held_out = samples.split(how.held_out)
+    if static and samples is not None:
+        histograms = _measure(run, samples, calibration, described, on_step)
+        ranges = [range_of(each, how.calibration, how.percentile) for each in histograms]
+    on_step("quantize")
+    reasons, (quantized, reporting) = ask(
+        f"{_CHILD}:quantize",
+        input_of(prepared),
+        {**request, "ranges": ranges, "bits": how.bits, "block_size": how.block_size},
+    )
+    noise, count = None, described["results"]
+    if samples is not None and held_out:
+        other = _Program(reporting, described, on_step)
+        noise = NoiseMeter(count + len(described["reported"]))
+        observed = sum(described["observed"])
+        for index in held_out:
+            arguments = samples.batch(index)
+            floats, integers = run(arguments), other(arguments)
+            noise.add([*floats[:count], *floats[count + observed :]], integers)
+
+    def sqnr(index: int) -> float | None:
+        return None if noise is None else noise.sqnr(index)
+
+    return QuantizedNetwork(
+        quantized,
+        prepared,
+        tuple(
+            _row(row, reasons, how, sqnr(count + number))
+            for number, row in enumerate(described["reported"])
+        ),
+        tuple(sqnr(number) for number in range(count)),
+        0 if samples is None else len(calibration),
+        0 if samples is None else len(held_out),
+    )
+
+
+class _Program:
+    """A compiled program that returns values of its plan."""
+
+    def __init__(
+        self, bytecode: bytes, described: dict[str, Any], on_step: Callable[[str], object]
+    ) -> None:
+        on_step("compile")
+        self._function: Function = Executable(compile_to_bytes(bytecode))[described["function"]]
+        signature = self._function.signature
+        assert signature is not None  # compiled here
+        self.inputs = signature.inputs
+
+    def __call__(self, arguments: Sequence[Array]) -> list[Array]:
+        return self._function.invoke(arguments)
+
+
+def _measure(
+    run: _Program,
+    samples: CalibrationInputs,
+    batches: Sequence[int],
+    described: dict[str, Any],
+    on_step: Callable[[str], object],
+) -> list[Histogram]:
+    """Return a histogram of the values of each group."""
+    counts, first = described["observed"], described["results"]
+    histograms = [Histogram() for _ in counts]
+    by_value = [h for h, count in zip(histograms, counts, strict=True) for _ in range(count)]
+    for number, index in enumerate(batches):
+        on_step(f"calibrate: batch {number + 1} of {len(batches)}")
+        results = run(samples.batch(index))
+        for histogram, values in zip(by_value, results[first:], strict=False):
+            histogram.add(values)
+    return histograms
+
+
+def _row(
+    row: dict[str, Any], reasons: dict[str, str], how: NetworkQuantization, sqnr: float | None
+) -> LayerReport:
+    why_float = row["why_float"] or reasons.get(row["name"], "")
+    computes = "int8" if how.activations == "static" else f"w{how.bits}"
+    return LayerReport(
+        row["name"],
+        row["op"],
+        tuple(row["weight"] or row["shape"]),
+        "f32" if why_float else computes,
+        row["result"],
+        why_float,
+        sqnr,
+    )

@@ -1,0 +1,331 @@
+"""Post-training quantization of networks: accuracy beside floats and ONNX Runtime, equal bits."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import subquant
+from command_line import fail, succeed
+from network_tasks import Task, images_task, logits, onnx_session, tokens_task
+from programs import LONG
+from subquant.calibration.networks.histogram import Histogram
+from subquant.calibration.networks.inputs import CalibrationInputs
+from subquant.calibration.networks.options import NetworkQuantization
+from subquant.calibration.networks.quantization import QuantizedNetwork
+from subquant.calibration.networks.ranges import parameters_of_range, range_of
+from subquant.errors import InputError, UsageError
+from subquant.interpreter.interpreted_module import InterpretedModule
+from subquant.signature import ValueType
+
+Array = np.ndarray[Any, Any]
+CALIBRATION = 256
+METHODS = ("percentile", "mse", "kl", "min-max")
+
+
+@functools.cache
+def task_of(name: str) -> Task:
+    if name == "images":
+        return images_task()
+    return tokens_task() if LONG else tokens_task(layers=1)
+
+
+@functools.cache
+def quantized(name: str, method: str = "percentile") -> QuantizedNetwork:
+    task = task_of(name)
+    inputs = {task.name: task.inputs[:CALIBRATION]}
+    return subquant.quantize_network(task.model.SerializeToString(), inputs, calibration=method)
+
+
+@functools.cache
+def quantized_by_onnxruntime(name: str) -> onnx.ModelProto:
+    """Return the network as ONNX Runtime quantizes it: per channel, by the same inputs."""
+    import tempfile
+
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+    task = task_of(name)
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            starts = range(0, CALIBRATION, task.batch)
+            self._batches = iter([{task.name: task.inputs[n : n + task.batch]} for n in starts])
+
+        def get_next(self) -> Any:
+            return next(self._batches, None)
+
+    logging.disable(logging.WARNING)  # it recommends its own preparation
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = f"{folder}/model.onnx", f"{folder}/quantized.onnx"
+            onnx.save(task.model, source)
+            quantize_static(
+                source, target, Reader(), per_channel=True,
+                activation_type=QuantType.QInt8, weight_type=QuantType.QInt8,
+            )  # fmt: skip
+            return onnx.load(target)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def accuracy_of(scores: Array, labels: Array) -> float:
+    return float((scores.argmax(1) == labels).mean())
+
+
+# -- accuracy -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["images", "tokens"])
+def test_accuracy_beside_floats_and_onnxruntime(name: str) -> None:
+    task, remarks = task_of(name), []
+    bytecode = quantized(name).bytecode
+    function = subquant.compile(bytecode, explain=True, on_remark=remarks.append).main
+    inputs, labels = task.held_out()
+    floats, integers, peer = (
+        logits(run, inputs, task.batch)
+        for run in (
+            onnx_session(task.model),
+            function,
+            onnx_session(quantized_by_onnxruntime(name)),
+        )
+    )
+    accuracy = accuracy_of(integers, labels)
+    assert accuracy_of(floats, labels) > 0.95
+    assert accuracy >= accuracy_of(floats, labels) - 0.005
+    assert accuracy >= accuracy_of(peer, labels)
+    assert np.square(integers - floats).sum() < 0.7 * np.square(peer - floats).sum()
+    layers = [each for each in quantized(name).layers if each.computes == "int8"]
+    contractions = [each for each in layers if each.operation != "add"]
+    in_kernels = [each for each in remarks if "is computed by a kernel" in each.message]
+    assert len(in_kernels) == len(contractions) == (4 if name == "images" else 7 + 6 * LONG)
+
+
+@pytest.mark.skipif(not LONG, reason="each method compiles two programs")
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_keeps_the_signal(method: str) -> None:
+    network = quantized("images", method)
+    assert network.outputs[0] is not None
+    assert network.outputs[0] > 22
+    assert all(layer.sqnr is not None and layer.sqnr > 25 for layer in network.layers[:-1])
+
+
+def test_the_report_names_what_stays_float() -> None:
+    layers = quantized("tokens").layers
+    assert [layer.why_float for layer in layers if layer.computes == "f32"] == [
+        "both operands are computed"
+    ] * (2 + 2 * LONG)
+    assert {layer.result for layer in layers if layer.computes == "int8"} == {"f32"}
+    assert [layer.result for layer in quantized("images").layers] == ["int8"] * 4 + ["f32"]
+
+
+# -- bits -----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def small_task() -> Task:
+    return images_task(200, 100, size=6, channels=8, batch=2)
+
+
+@functools.cache
+def small_images() -> tuple[QuantizedNetwork, Array]:
+    task = small_task()
+    model = task.model.SerializeToString()
+    return subquant.quantize_network(model, [task.inputs[:14]], held_out=0), task.inputs[-2:]
+
+
+@functools.cache
+def small_images_result() -> Array:
+    network, x = small_images()
+    return np.asarray(subquant.compile(network.bytecode).main(x))
+
+
+def test_bits_of_the_interpreter() -> None:
+    network, x = small_images()
+    [result] = InterpretedModule(network.bytecode)["main"].invoke([x])
+    np.testing.assert_array_equal(result, small_images_result())
+
+
+@pytest.mark.parametrize("kernels", ["avx2", "portable", "none"] if LONG else ["portable"])
+def test_bits_of_kernels(kernels: str) -> None:
+    network, x = small_images()
+    result = subquant.compile(network.bytecode, kernels=kernels).main(x)
+    np.testing.assert_array_equal(result, small_images_result())
+
+
+@pytest.mark.vulkan
+def test_bits_of_vulkan() -> None:
+    network, x = small_images()
+    result = subquant.compile(network.bytecode, target="vulkan").main(x)
+    np.testing.assert_array_equal(result, small_images_result())
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_a_program_and_its_archive(tmp_path: Path) -> None:
+    network, x = small_images()
+    task = small_task()
+    onnx.save(task.model, tmp_path / "net.onnx")
+    (tmp_path / "samples").mkdir()
+    np.save(tmp_path / "samples" / "x.npy", task.inputs[:14])
+    output = tmp_path / "net-int8.mlir"
+    text = succeed(
+        "quantize", tmp_path / "net.onnx", "--inputs", tmp_path / "samples", "-o", output,
+        "--held-out", "0", "--json",
+    ).stdout  # fmt: skip
+    report = json.loads(text)
+    assert [each["name"] for each in report["layers"]] == [each.name for each in network.layers]
+    assert report["calibration_batches"] == 7
+    assert report["held_out_batches"] == 0
+    assert "!quant.uniform<i8<-127:127>:f32:0, {" in output.read_text()
+    archive = {"model": tmp_path / "net-int8.irpa"}
+    result = subquant.compile(output, parameters=archive).main(x)
+    np.testing.assert_array_equal(result, small_images_result())
+
+
+# -- inputs ---------------------------------------------------------------------------------------
+
+X = ValueType("f32", (2, 3), name="x")
+N = ValueType("i64", (2,), name="n")
+SAMPLES = np.arange(24, dtype=np.float32).reshape((8, 3))
+
+
+def batches(folder: Path, *types: ValueType) -> list[list[list[Any]]]:
+    inputs = CalibrationInputs(folder, types)
+    return [[each.tolist() for each in inputs.batch(index)] for index in range(inputs.count)]
+
+
+def test_layouts_of_a_folder(tmp_path: Path) -> None:
+    expected = [[SAMPLES[n : n + 2].tolist()] for n in range(0, 8, 2)]
+    for number, arrays in enumerate(([SAMPLES], np.split(SAMPLES, 4), [SAMPLES.reshape(4, 2, 3)])):
+        for folder in (tmp_path / f"plain{number}", tmp_path / f"named{number}" / "x"):
+            folder.mkdir(parents=True)
+            for index, array in enumerate(arrays):
+                np.save(folder / f"{index}.npy", array)
+        assert batches(tmp_path / f"plain{number}", X) == expected
+        assert batches(tmp_path / f"named{number}", X) == expected
+    np.save(tmp_path / "plain0" / "n.npy", np.arange(8))
+    (tmp_path / "plain0" / "0.npy").rename(tmp_path / "plain0" / "x.npy")
+    assert batches(tmp_path / "plain0", X, N)[3] == [SAMPLES[6:].tolist(), [6, 7]]
+
+
+def test_files_are_in_natural_order(tmp_path: Path) -> None:
+    for number in (10, 9, 2):
+        np.save(tmp_path / f"{number}.npy", np.full((2, 3), number, np.float32))
+    assert [batch[0][0][0] for batch in batches(tmp_path, X)] == [2, 9, 10]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (SAMPLES.astype(np.float64), "has the type float64, expected float32; convert it with"),
+        (SAMPLES[:, :2], r"has the shape \[8, 2\], expected \[2, 3\], or a multiple of 2"),
+        (SAMPLES[:7], "has 7 samples, which batches of 2 do not divide"),
+        (np.where(SAMPLES == 13, np.nan, SAMPLES), "has a NaN or an infinity in batch 2"),
+    ],
+)
+def test_wrong_arrays(array: Array, message: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", array.astype(np.float32) if "NaN" in message else array)
+    with pytest.raises(InputError, match=message):
+        batches(tmp_path, X)
+
+
+def test_wrong_folders(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no folder; expected one"):
+        batches(tmp_path / "none", X)
+    with pytest.raises(InputError, match=r"has no \.npy files"):
+        batches(tmp_path, X)
+    np.save(tmp_path / "y.npy", SAMPLES)
+    with pytest.raises(InputError, match="has inputs named 'y'; the network's are 'x', 'n'"):
+        batches(tmp_path, X, N)
+    np.save(tmp_path / "x.npy", SAMPLES)
+    (tmp_path / "y.npy").rename(tmp_path / "n.npy")
+    np.save(tmp_path / "n.npy", np.arange(4))
+    with pytest.raises(InputError, match="numbers of batches: 4 of x, 2 of n"):
+        batches(tmp_path, X, N)
+    (tmp_path / "n.npy").write_bytes(b"no array")
+    with pytest.raises(InputError, match="is no array of NumPy"):
+        batches(tmp_path, X, N)
+
+
+def test_held_out_batches_are_spread() -> None:
+    inputs = CalibrationInputs([SAMPLES.repeat(4, 0)], [X])
+    assert inputs.split(0.25) == ([0, 1, 3, 4, 5, 7, 8, 9, 11, 12, 13, 15], [2, 6, 10, 14])
+    assert inputs.split(0) == (list(range(16)), [])
+    assert inputs.split(0.01)[1] == [8]
+    assert CalibrationInputs([SAMPLES[:2]], [X]).split(0.5) == ([0], [0])
+
+
+def test_wrong_options(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="static activations need weights of 8 bits, got 4"):
+        NetworkQuantization(bits=4)
+    with pytest.raises(UsageError, match="static activations need calibration inputs"):
+        subquant.quantize_network(b"")
+    message = fail(2, "quantize", "net.onnx", "--granularity", "axis")
+    assert "--granularity is for the quantization of weights" in message
+    message = fail(2, "quantize", "net.gguf", "--inputs", tmp_path)
+    assert "--inputs is for the quantization of networks" in message
+
+
+# -- ranges ---------------------------------------------------------------------------------------
+
+
+def histogram_of(*arrays: Array) -> Histogram:
+    histogram = Histogram()
+    for array in arrays:
+        histogram.add(array.astype(np.float32))
+    return histogram
+
+
+def test_a_histogram_does_not_depend_on_the_order() -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=1000) * 10.0**n for n in range(-3, 4)]
+    forward, backward = histogram_of(*arrays), histogram_of(*arrays[::-1])
+    np.testing.assert_array_equal(forward.counts, backward.counts)
+    assert forward.limit == backward.limit
+    edges = np.linspace(-forward.limit, forward.limit, len(forward.counts) + 1)
+    expected, _ = np.histogram(np.concatenate(arrays).astype(np.float32), edges)
+    np.testing.assert_array_equal(forward.counts, expected)
+
+
+def square_error(values: Array, low: float, high: float) -> float:
+    parameters = parameters_of_range(low, high)
+    restored = subquant.dequantize(subquant.quantize(values, parameters), parameters)
+    return float(np.square(restored - values).mean())
+
+
+@pytest.mark.parametrize("shift", [-1.0, 0.0, 4.0])
+def test_ranges_of_a_distribution_with_outliers(shift: float) -> None:
+    rng = np.random.default_rng(1)
+    values = (rng.normal(size=200_000) + shift).astype(np.float32)
+    values[:2] = -30, 50
+    histogram = histogram_of(values)
+    assert range_of(histogram, "min-max") == (-30, 50)
+    width = histogram.width
+    low, high = range_of(histogram, "percentile", 99.9)
+    np.testing.assert_allclose([low, high], np.quantile(values, [0.0005, 0.9995]), atol=2 * width)
+    low, high = range_of(histogram, "kl")
+    assert -25 < low < shift - 3
+    assert shift + 3 < high < 25
+    low, high = range_of(histogram, "mse")
+    # No range of a grid has a much smaller error, measured on the values themselves.
+    tried = [(a, b) for a in np.linspace(-30, -1, 15) for b in np.linspace(2, 50, 17)]
+    assert square_error(values, low, high) <= 1.05 * min(square_error(values, *t) for t in tried)
+
+
+def test_ranges_of_zeros_and_of_one_sign() -> None:
+    for method in METHODS:
+        assert range_of(histogram_of(np.zeros(9)), method) == (0, 0)
+        low, high = range_of(histogram_of(np.maximum(np.linspace(-5, 5, 10_001), 0)), method)
+        assert low == 0
+        assert 4.5 < high <= 5
+    assert parameters_of_range(0, 0).scales == 1
+    assert parameters_of_range(0, 5).zero_points == -128
+    assert parameters_of_range(1, 5) == parameters_of_range(0, 5)  # 0 is exact
