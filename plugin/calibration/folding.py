@@ -1,4 +1,4 @@
-"""Scales of inputs, folded into the layer before: the transformation of AWQ.
+"""Scales of inputs, folded into the layer before: the transformation of AWQ and SmoothQuant.
 
 A linear layer ``y = x W^T`` with inputs ``x [T, K]`` has the same outputs for scales ``s [K]``::
 
@@ -15,7 +15,8 @@ program, and the float model stays as it is::
 A head of values that several heads of queries read has one scale for all of them. A scale is such
 that the divided vector is exact in the type in which the file stores it.
 
-Source: "AWQ: Activation-aware Weight Quantization", section 3.2.
+Sources: "AWQ: Activation-aware Weight Quantization", section 3.2; "SmoothQuant: Accurate and
+Efficient Post-Training Quantization for Large Language Models", equations 3 and 4.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from .grids import CLIPPINGS, OffsetKind, fit_grid
 from .moments import BlockMoments
 from .worker_threads import WorkerThreads
 
+SMOOTHING = 0.5
+"""The exponent ``a`` of SmoothQuant, its migration strength."""
+
 _ALPHAS = tuple(step / 10 for step in range(10))
 """Exponents that AWQ tries; 0 scales nothing."""
 _SEARCH_CLIPPINGS = CLIPPINGS[::4]
@@ -50,6 +54,9 @@ class LayerInputs(Protocol):
 
     def of(self, name: str) -> Array:
         """Return the sum of ``X^T X`` over the inputs ``X [T, K]`` of a layer, ``[K, K]``."""
+
+    def maxima(self, name: str) -> Array:
+        """Return the greatest magnitude of each input of a layer, ``[K]``."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,12 @@ class Fold:
         """Return the mean of values ``[K]`` over the inputs of a channel, for each input."""
         means = np.bincount(self.channels, values) / np.bincount(self.channels)
         return np.asarray(means[self.channels], np.float32)
+
+    def greatest(self, values: Array) -> Array:
+        """Return the greatest of values ``[K]`` over the inputs of a channel, for each input."""
+        greatest = np.zeros(self.channels.max() + 1, np.float32)
+        np.maximum.at(greatest, self.channels, values)
+        return greatest[self.channels]
 
 
 def folds(configuration: Configuration) -> list[Fold]:
@@ -264,6 +277,13 @@ def awq_scales(how: WeightQuantization, kind: OffsetKind | None = None) -> Scale
         return best
 
     return search
+
+
+def smoothquant_scales(fold: Fold, weights: list[Array], inputs: LayerInputs) -> Array:
+    """Return the scales of SmoothQuant, ``max |x|**a / max |w|**(1 - a)`` of each input."""
+    maxima = fold.greatest(inputs.maxima(fold.consumers[0]))
+    of_weights = fold.greatest(np.max([np.abs(each).max(0) for each in weights], axis=0))
+    return _powers(maxima, SMOOTHING) / _powers(of_weights, 1 - SMOOTHING)
 
 
 def _powers(values: Array, exponent: float) -> Array:

@@ -40,6 +40,7 @@ from .mixed_precision import choose_quantizations
 from .moments import BlockMoments, InputMoments
 from .outputs import (
     Output,
+    check_int8,
     check_output_format,
     check_source,
     grid_of_output,
@@ -122,12 +123,14 @@ def quantize_language_model(
             a `select` that matches no layer.
     """
     calibration = calibration or Calibration()
-    if how.granularity != "block":
-        raise UsageError("calibrated layers have a scale for each block; use --granularity block")
     average = calibration.bits_average
-    if average is None:
+    if calibration.method == "smoothquant":
+        check_int8(how, output)
+    elif how.granularity != "block":
+        raise UsageError("calibrated layers have a scale for each block; use --granularity block")
+    elif average is None:
         check_output_format(how, output)
-    if calibration.method in ("auto", "awq") and (imatrix is not None or not chunks):
+    if calibration.method in ("auto", "awq", "smoothquant") and (imatrix is not None or not chunks):
         raise UsageError(
             f"--method {calibration.method} needs a text to calibrate with, and no importance "
             "matrix"
@@ -283,7 +286,7 @@ def _check_layers(
 ) -> None:
     """Refuse layers that are quantized already, or that blocks do not divide; UsageError."""
     for tensor in tensors:
-        if tensor.shape[-1] % how.block_size:
+        if how.granularity == "block" and tensor.shape[-1] % how.block_size:
             raise UsageError(
                 f"tensor '{tensor.name}' has {tensor.shape[-1]} inputs, which blocks of "
                 f"{how.block_size} do not divide; give another --block-size"

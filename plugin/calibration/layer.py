@@ -12,7 +12,7 @@ from ..errors import UsageError
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
 from ..weights.quantizing import WeightQuantization
-from .folding import ScalesOf, awq_scales
+from .folding import ScalesOf, awq_scales, smoothquant_scales
 from .gptq import gptq, refit_scales
 from .grids import Grid, OffsetKind, fit_grid
 from .moments import InputMoments
@@ -21,7 +21,7 @@ _REFITS = 2
 """Rounds of GPTQ, each followed by scales that fit its integers."""
 
 
-Method = Literal["gptq", "awq", "imatrix", "round"]
+Method = Literal["gptq", "awq", "imatrix", "round", "smoothquant"]
 """Choice of the integers of a layer by its inputs."""
 
 
@@ -33,11 +33,12 @@ class Calibration:
         UsageError: an unknown method, or no tokens.
     """
 
-    method: Literal["gptq", "auto", "awq", "imatrix", "round"] = option(
+    method: Literal["gptq", "auto", "awq", "imatrix", "round", "smoothquant"] = option(
         "gptq",
         "With --calibrate: integers by GPTQ, with the bits of each layer by its effect on the "
         "model (auto); to nearest with scales of inputs folded into the layer before (awq), with "
-        "block scales weighted by the inputs' squares (imatrix), or without the inputs (round).",
+        "block scales weighted by the inputs' squares (imatrix), or without the inputs (round); "
+        "weights and inputs of 8 bits, with scales folded into the layer before (smoothquant).",
     )
     bits_average: float | None = option(
         None,
@@ -78,6 +79,8 @@ class Calibration:
 
     def scales_of(self, how: WeightQuantization, kind: OffsetKind | None) -> ScalesOf | None:
         """Return the function to the scales that are folded into blocks; None for no folding."""
+        if self.method == "smoothquant":
+            return smoothquant_scales
         return awq_scales(how, kind) if self.method == "awq" else None
 
 

@@ -38,7 +38,7 @@ class InputMoments:
 
 @dataclass
 class BlockMoments:
-    """Second moments of the inputs of a block's layers; layers with one input share them.
+    """Statistics of the inputs of a block's layers; layers with one input share them.
 
     Attributes:
         first_names: the name of the first layer with the same input, by the name of a layer.
@@ -48,6 +48,7 @@ class BlockMoments:
     first_names: dict[str, str] = field(default_factory=dict)
     tokens: int = 0
     _matrices: dict[str, Array] = field(default_factory=dict, repr=False)
+    _maxima: dict[str, Array] = field(default_factory=dict, repr=False)
 
     def add(self, inputs: Sequence[Mapping[str, Array]], threads: WorkerThreads) -> None:
         """Add the inputs of layers, ``[T, K]`` by name, of some chunks of tokens."""
@@ -57,10 +58,11 @@ class BlockMoments:
 
         def add_inputs_of(name: str) -> None:
             x = np.concatenate([each[name] for each in inputs])
-            matrix = x.T @ x
+            matrix, maxima = x.T @ x, np.abs(x).max(0)
             if name in self._matrices:
                 matrix += self._matrices[name]
-            self._matrices[name] = matrix
+                np.maximum(maxima, self._maxima[name], out=maxima)
+            self._matrices[name], self._maxima[name] = matrix, maxima
 
         threads.map(add_inputs_of, names.values())
         self.tokens += sum(len(next(iter(each.values()))) for each in inputs)
@@ -69,9 +71,14 @@ class BlockMoments:
         """Return ``X^T X`` of the inputs ``X`` of a layer, ``[K, K]``."""
         return self._matrices[self.first_names[name]]
 
+    def maxima(self, name: str) -> Array:
+        """Return the greatest magnitude of each input of a layer, ``[K]``."""
+        return self._maxima[self.first_names[name]]
+
     def divide(self, name: str, scales: Array) -> None:
         """Divide the inputs of a layer, and of all layers with the same inputs, by scales."""
         self._matrices[self.first_names[name]] /= np.outer(scales, scales)
+        self._maxima[self.first_names[name]] /= scales
 
     def pop(self, first_name: str) -> InputMoments:
         """Remove and return the moments of the layers with one input."""

@@ -11,13 +11,26 @@ from typing import Literal
 import numpy as np
 
 from ..errors import UsageError, counted
-from ..formats.checkpoints.compressed_writer import WRITTEN_BITS, packed_layer, write_compressed
+from ..formats.checkpoints.compressed_writer import (
+    WRITTEN_BITS,
+    int8_layer,
+    packed_layer,
+    write_compressed,
+)
 from ..formats.checkpoints.layers import PackedTensor
 from ..formats.gguf import property_bytes
 from ..formats.gguf_splits import part_files
 from ..formats.gguf_writer import write_gguf
 from ..formats.kinds import weights_format
-from ..layouts import BlockAffineLayout, GgmlTensor, PlanarQuantizedTensor, QuantizedTensor
+from ..layouts import (
+    ActivationQuantization,
+    BlockAffineLayout,
+    GgmlTensor,
+    PlanarQuantizedTensor,
+    QuantizedTensor,
+    TensorScaledLayout,
+)
+from ..layouts.activations import ACTIVATIONS_KEY
 from ..layouts.ggml_encoding import BLOCK_SIZE, ENCODED_TYPES, encode
 from ..layouts.ggml_quantization import QUANTIZED_TYPES, type_for
 from ..numerics.element_types import Array
@@ -54,6 +67,10 @@ def quantized_layer(
     Raises:
         UsageError: blocks do not divide the inputs.
     """
+    if method == "smoothquant":
+        how = replace(how, block_size=weight.shape[1])
+        integers, grid = quantize_layer(weight, inputs, how, method, None, importance)
+        return int8_tensor(name, integers, grid, output), grid.dequantize(integers)
     if output != "gguf":
         integers, grid = quantize_layer(weight, inputs, how, method, None, importance)
         tensor = archive_tensor if output == "archive" else checkpoint_tensor
@@ -81,6 +98,17 @@ def archive_tensor(name: str, integers: Array, grid: Grid) -> PlanarQuantizedTen
     return PlanarQuantizedTensor(block_layout(*grid.stored(integers), grid.storage), name)
 
 
+def int8_tensor(name: str, integers: Array, grid: Grid, output: Output) -> QuantizedTensor:
+    """Return a layer of int8 with a scale for each output, whose inputs are rounded to int8."""
+    stored, scales, _ = grid.stored(integers)
+    activations = ActivationQuantization("i8")
+    if output == "checkpoint":
+        return int8_layer(name, stored, scales, activations)
+    metadata = {ACTIVATIONS_KEY: activations.record}
+    layout = TensorScaledLayout(stored.shape, {"d": scales, "qs": stored}, metadata)
+    return PlanarQuantizedTensor(layout, name)
+
+
 def gguf_tensor(name: str, integers: Array, grid: Grid) -> GgmlTensor:
     """Return a quantized layer as GGUF files store it: Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0."""
     offsets = grid.offsets if grid.kind == "offsets" else None
@@ -96,6 +124,9 @@ def checkpoint_tensor(name: str, integers: Array, grid: Grid) -> PackedTensor:
 def checkpoint_tensor_of(tensor: PlanarQuantizedTensor) -> PackedTensor:
     """Return a layer of a checkpoint from the form that archives have of it."""
     layout = tensor.layout
+    if isinstance(layout, TensorScaledLayout):
+        assert tensor.activations is not None  # `int8_layer`
+        return int8_layer(tensor.name, layout.planes["qs"], layout.planes["d"], tensor.activations)
     assert isinstance(layout, BlockAffineLayout)  # `packed_layer`
     scales, zeros = layout.planes["d"], layout.planes.get("z")
     integers = np.asarray(layout.stored())
@@ -132,6 +163,24 @@ def grid_of_output(
 def ggml_type_of(how: WeightQuantization) -> str:
     """Return the name of GGML's type of a quantization."""
     return how.gguf_type or gguf_type(StorageType(how.bits, not how.asymmetric))
+
+
+def check_int8(how: WeightQuantization, output: Output) -> None:
+    """Refuse what weights and inputs of int8 do not have (``--method smoothquant``); UsageError."""
+    if output == "gguf":
+        raise UsageError(
+            "a .gguf file does not say that inputs of layers are rounded, as --method smoothquant "
+            "needs; write an .irpa archive or a folder"
+        )
+    if how.bits != 8 or how.asymmetric or how.gguf_type:
+        raise UsageError(
+            "--method smoothquant makes symmetric weights of 8 bits; leave out --bits, "
+            "--asymmetric and --gguf-type"
+        )
+    if how.granularity != "axis" or how.axis != 0:
+        raise UsageError(
+            "layers of --method smoothquant have a scale for each output; use --granularity axis"
+        )
 
 
 def check_output_format(how: WeightQuantization, output: Output) -> None:
@@ -216,7 +265,8 @@ def save(
         properties = property_bytes(part_files(source)[0])
         write_gguf(path, properties, tensors, ggml_type_of(how), on_tensor)
     elif output == "checkpoint":
+        size = how.block_size if how.granularity == "block" else None
         symmetric = not how.asymmetric
-        write_compressed(source, path, tensors, how.bits, how.block_size, is_symmetric=symmetric)
+        write_compressed(source, path, tensors, how.bits, size, is_symmetric=symmetric)
     else:
         dataset.save(path)

@@ -1,10 +1,10 @@
-"""Writer of compressed-tensors checkpoints: int4 and int8 weights in groups along the inputs.
+"""Writer of compressed-tensors checkpoints: int4 and int8 weights, and int8 inputs.
 
 The folder has the tensors of the source, the packed layers (``weight_packed``, ``weight_scale``,
 ``weight_shape``, ``weight_zero_point``), the source's ``config.json`` with a
 ``quantization_config``, and the source's files for text. `compressed_tensors` has the packing.
 
-Source: compressed-tensors 0.20, ``pack-quantized``.
+Source: compressed-tensors 0.20, ``pack-quantized`` and ``int-quantized``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from safetensors import TensorSpec, serialize_file
 
 from ...core.strict_json import load_json
 from ...errors import InputError, UsageError
-from ...layouts import BlockAffineLayout, InferenceTensor, PrimitiveTensor
+from ...layouts import (
+    ActivationQuantization,
+    BlockAffineLayout,
+    InferenceTensor,
+    PrimitiveTensor,
+    TensorScaledLayout,
+)
 from ...numerics.element_types import Array
 from ...numerics.packed_integers import pack_bits
 from ...numerics.parameters import StorageType
@@ -65,6 +71,24 @@ def packed_layer(
     return PackedTensor(name, (rows, depth), f"compressed int{bits}", packed, make_layout)
 
 
+def int8_layer(
+    name: str, integers: Array, scales: Array, activations: ActivationQuantization
+) -> PackedTensor:
+    """Return a weight ``[N, K]`` of int8 with scales ``[N, 1]``, as compressed-tensors has it.
+
+    Args:
+        name: ``LAYER.weight``.
+        activations: the rounding of the layer's inputs.
+    """
+    packed = {"weight": integers, "weight_scale": scales}
+
+    def make_layout() -> TensorScaledLayout:
+        return TensorScaledLayout(integers.shape, {"d": scales, "qs": integers})
+
+    shape = (integers.shape[0], integers.shape[1])
+    return PackedTensor(name, shape, "compressed int8", packed, make_layout, activations)
+
+
 def _words(values: Array, bits: int) -> Array:
     """Pack integers of the last axis into words, from the low bits on; zeros fill the last word."""
     short = -values.shape[-1] % (32 // bits)
@@ -84,7 +108,7 @@ def write_compressed(
     output: str | os.PathLike[str],
     tensors: Sequence[InferenceTensor],
     bits: int,
-    group_size: int,
+    group_size: int | None,
     *,
     is_symmetric: bool,
 ) -> None:
@@ -93,7 +117,8 @@ def write_compressed(
     Args:
         source: the folder of the float checkpoint.
         output: the folder, which must not exist.
-        tensors: of the source, with `packed_layer` in place of the quantized ones.
+        tensors: of the source, with `packed_layer` or `int8_layer` in place of the quantized ones.
+        group_size: inputs with one scale; None for layers of `int8_layer`.
 
     Raises:
         UsageError: the output exists.
@@ -140,14 +165,17 @@ def write_compressed(
 
 
 def _configuration(
-    bits: int, group_size: int, is_symmetric: bool, ignored: Sequence[str]
+    bits: int, group_size: int | None, is_symmetric: bool, ignored: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the ``quantization_config`` of one group of all linear layers but the ignored ones."""
+    """Return the ``quantization_config`` of one group of all linear layers but the ignored ones.
+
+    Without groups of inputs, inputs are rounded to int8 with a scale for each token.
+    """
     weights = {
         "num_bits": bits,
         "type": "int",
         "symmetric": is_symmetric,
-        "strategy": "group",
+        "strategy": "group" if group_size else "channel",
         "group_size": group_size,
         "dynamic": False,
         "actorder": None,
@@ -155,16 +183,18 @@ def _configuration(
         "observer": "minmax",
         "observer_kwargs": {},
     }
+    inputs = {**weights, "strategy": "token", "dynamic": True, "observer": None}
+    packing = "pack-quantized" if group_size else "int-quantized"
     group = {
         "targets": ["Linear"],
         "weights": weights,
-        "input_activations": None,
+        "input_activations": None if group_size else inputs,
         "output_activations": None,
-        "format": "pack-quantized",
+        "format": packing,
     }
     return {
         "quant_method": "compressed-tensors",
-        "format": "pack-quantized",
+        "format": packing,
         "quantization_status": "compressed",
         "config_groups": {"group_0": group},
         "ignore": list(ignored),
