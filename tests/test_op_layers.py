@@ -25,9 +25,11 @@ from op_cases import (
 from programs import examples, share_of
 from subquant.errors import UsageError
 from subquant.layouts import (
+    GgmlTensor,
     PrimitiveTensor,
     StaticScaledQuantizer,
 )
+from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.ops import (
     Conv2d,
     Embedding,
@@ -232,6 +234,19 @@ def test_layers_take_their_tensors_from_a_tree(cpu: Device) -> None:
     ids = np.array([8, 1], np.int32)
     rows = theta.tensor("table.weight")
     np.testing.assert_array_equal(Embedding(theta("table"))(ids), embedding_lookup(ids, rows))
+
+
+@pytest.mark.parametrize("ggml_type", ["Q4_K", "Q8_0"])
+def test_embedding_unpacks_only_its_rows(ggml_type: str) -> None:
+    """Rows that are not looked up have NaN as their scales; all indices have their rows."""
+    block = BLOCK_TYPES[ggml_type]
+    raw = np.random.default_rng(0).integers(0, 64, (9, 2 * block.block.itemsize)).astype(np.uint8)
+    table = GgmlTensor(raw.reshape(-1), ggml_type, (9, 2 * block.size), "table.weight")
+    expected = table.unpack().dequant()[[[8, 0], [0, 3]]]
+    raw[[1, 2, 4, 5, 6, 7]] = 255
+    actual = Embedding(Theta([table])("table"))(np.array([[8, 0], [0, 3]], np.int32))
+    assert actual.dtype == np.float32
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_convolution_layer(cpu: Device) -> None:

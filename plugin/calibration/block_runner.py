@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..layouts import GgmlTensor, InferenceTensor, PrimitiveTensor, QuantizedTensor
+from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..models.configuration import expected_tensors
 from ..models.interface import empty_caches
 from ..models.source import ModelSource
@@ -55,13 +55,7 @@ class BlockRunner:
 
     def embeddings(self) -> list[Array]:
         """Return the hidden states of each chunk before the first block, float32 ``[T, width]``."""
-        table = self._tensors["token_embd.weight"]
-        states = []
-        for tokens in self._chunks:
-            rows, ids = _rows(table, tokens)
-            weights = Theta({"token_embd.weight": rows})
-            states.append(np.asarray(embed(self.configuration, weights, ids)))
-        return states
+        return [np.asarray(embed(self.configuration, self.stored, each)) for each in self._chunks]
 
     def weights(self, number: int) -> dict[str, InferenceTensor]:
         """Return the tensors of a block in floats, by their names in it."""
@@ -132,12 +126,3 @@ def _in_floats(tensor: InferenceTensor) -> InferenceTensor:
     return PrimitiveTensor(
         np.asarray(tensor.array, np.float32) if is_float else tensor.array, tensor.name
     )
-
-
-def _rows(table: InferenceTensor, tokens: Array) -> tuple[InferenceTensor, Array]:
-    """Return a table with the rows of tokens, and their numbers in it; other rows stay packed."""
-    if not isinstance(table, GgmlTensor):
-        return table, tokens
-    raw = table.raw.reshape((table.shape[0], -1))[tokens].reshape(-1)
-    ids = np.arange(len(tokens), dtype=np.int32)
-    return GgmlTensor(raw, table.ggml_type, (len(tokens), *table.shape[1:]), table.name), ids

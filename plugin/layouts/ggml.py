@@ -169,6 +169,11 @@ class GgmlTensor(QuantizedTensor):
         return GgmlTensor(self.raw[start * row : max(start, stop) * row], self.ggml_type, shape,
                           self.name)  # fmt: skip
 
+    def gather(self, rows: Array) -> GgmlTensor:
+        """Some rows of a matrix by their numbers, in range; the others are not read."""
+        raw = self.raw.reshape((self.shape[0], -1))[rows].reshape(-1)
+        return GgmlTensor(raw, self.ggml_type, (len(rows), *self.shape[1:]), self.name)
+
 
 def _elements(packed: Array, bits: int, run: int) -> Array:
     """The values of 1, 2 or 4 bits in ``[n, bytes]``, in the order of the elements."""

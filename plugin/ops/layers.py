@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..errors import UsageError
 from ..layouts import (
+    GgmlTensor,
     InferenceTensor,
     PlanarQuantizedTensor,
     QuantizedLayout,
@@ -114,8 +117,12 @@ class Embedding(ThetaLayer):
     """``embedding_lookup`` in ``weight``."""
 
     def __call__(self, ids: Argument) -> AnyArray:
-        """Look up integers."""
-        return embedding_lookup(ids, self.tensor("weight"))
+        """Look up integers; the other rows of a table in GGML's blocks stay packed."""
+        table = self.tensor("weight")
+        if not isinstance(table, GgmlTensor) or not isinstance(ids, np.ndarray):
+            return embedding_lookup(ids, table)
+        rows = table.gather(ids.reshape(-1))
+        return embedding_lookup(np.arange(ids.size).reshape(ids.shape), rows)
 
 
 class RmsNorm(ThetaLayer):
