@@ -3,7 +3,8 @@
 ::
 
     lock             the run that uses the folder holds a lock on it
-    progress.json    key of the run, number of finished blocks, digests of the other files
+    progress.json    key of the run, number of finished blocks, the quantization that was chosen
+                     for each layer, digests of the other files
     block-0.irpa     tensors of a block that differ from the model's, and the errors of its layers
     block-1.irpa
     states-2.irpa    hidden states of all chunks of tokens before the next block
@@ -105,11 +106,13 @@ class FinishedBlocks:
 
     Attributes:
         count: the number of finished blocks.
+        choices: the quantization of each layer that ``--method auto`` has chosen; None before.
     """
 
     def __init__(self, folder: Path, key: Digest, output: Output) -> None:
         self.folder, self._key, self._output = folder, key, output
         self.count = 0
+        self.choices: dict[str, WeightQuantization] | None = None
         self._digests: dict[str, Digest] = {}
         if (folder / _PROGRESS).exists():
             self._read_progress()
@@ -117,7 +120,8 @@ class FinishedBlocks:
     def _read_progress(self) -> None:
         try:
             progress = json.loads((self.folder / _PROGRESS).read_bytes())
-            key, count, digests = (progress[name] for name in ("key", "blocks", "digests"))
+            names = ("key", "blocks", "choices", "digests")
+            key, count, choices, digests = (progress[name] for name in names)
         except (OSError, ValueError, KeyError, TypeError):
             raise self._damaged(_PROGRESS) from None
         if key != self._key:
@@ -126,6 +130,23 @@ class FinishedBlocks:
                 "options or version; remove it, or give another output with -o"
             )
         self.count, self._digests = count, digests
+        if choices is not None:
+            self.choices = {name: WeightQuantization(**fields) for name, fields in choices.items()}
+
+    def _write_progress(self) -> None:
+        choices = None
+        if self.choices is not None:
+            choices = {name: asdict(each) for name, each in self.choices.items()}
+        progress = {
+            "key": self._key, "blocks": self.count, "choices": choices, "digests": self._digests,
+        }  # fmt: skip
+        with writing(self.folder / _PROGRESS):
+            write_atomically(self.folder / _PROGRESS, json.dumps(progress).encode())
+
+    def add_choices(self, choices: dict[str, WeightQuantization]) -> None:
+        """Write the chosen quantization of each layer; InputError if that fails."""
+        self.choices = choices
+        self._write_progress()
 
     def add(
         self,
@@ -158,9 +179,8 @@ class FinishedBlocks:
         arrays = [PrimitiveTensor(array, str(number)) for number, array in enumerate(states)]
         self._write(self._states_file, Dataset({}, Theta(arrays)))
         self._digests.pop(earlier, None)
-        progress = {"key": self._key, "blocks": self.count, "digests": self._digests}
-        with writing(self.folder / _PROGRESS):
-            write_atomically(self.folder / _PROGRESS, json.dumps(progress).encode())
+        self._write_progress()
+        with writing(self.folder):
             (self.folder / earlier).unlink(missing_ok=True)
 
     @property

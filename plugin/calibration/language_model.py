@@ -184,11 +184,15 @@ def quantize_language_model(
         return _QuantizedLayer(tensor, values, error)
 
     with WorkerThreads(threads) as workers:
-        if average is not None:
+        if finished is not None and finished.choices is not None:
+            settings = finished.choices
+        elif average is not None:
             by_name = choose_quantizations(
                 source, names, BlockRunner(source, chunks, workers), how, output, average, workers
             )
             settings = {source.tensors[name].name: each for name, each in by_name.items()}
+            if finished is not None:
+                finished.add_choices(settings)
         runner = BlockRunner(source, [*chunks, *held_out], workers)
         states = finished.states() if finished and finished_blocks else runner.embeddings()
         source.release_pages()
