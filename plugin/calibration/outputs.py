@@ -17,6 +17,7 @@ from ..formats.checkpoints.compressed_writer import (
     packed_layer,
     write_compressed,
 )
+from ..formats.checkpoints.gptq_writer import write_gptq
 from ..formats.checkpoints.layers import PackedTensor
 from ..formats.gguf import property_bytes
 from ..formats.gguf_splits import part_files
@@ -43,7 +44,10 @@ from .layer import Method, quantize_layer
 from .moments import InputMoments
 
 Output = Literal["archive", "gguf", "checkpoint"]
-"""Format of the result: an ``.irpa`` archive, a GGUF file, or a folder of compressed-tensors."""
+"""Format of the result: an ``.irpa`` archive, a GGUF file, or the folder of a checkpoint."""
+
+CHECKPOINT_FORMATS = ("compressed-tensors", "gptq")
+"""Packings of a folder."""
 
 
 def quantized_layer(
@@ -205,6 +209,16 @@ def check_output_format(how: WeightQuantization, output: Output) -> None:
         raise UsageError(f"a checkpoint has layers of 4 or 8 bits, got {how.bits}")
 
 
+def check_checkpoint_format(name: str, output: Output, method: str) -> None:
+    """Refuse a packing of folders for another output, or for other weights; UsageError."""
+    if name == "gptq" and output != "checkpoint":
+        raise UsageError("--format gptq is a packing of folders; give a name -o that ends in /")
+    if name == "gptq" and method == "smoothquant":
+        raise UsageError(
+            "GPTQ's format has no rounded inputs, as --method smoothquant needs; leave out --format"
+        )
+
+
 def replaced_types(dataset: Dataset, how: WeightQuantization, names: Collection[str]) -> list[str]:
     """Return remarks on the layers whose inputs the blocks of GGML's type do not divide."""
     tensors = dataset.theta.flatten()
@@ -252,11 +266,15 @@ def save(
     how: WeightQuantization,
     output: Output,
     on_tensor: Callable[[int, int, str], None] = lambda number, count, name: None,
+    checkpoint_format: str = "compressed-tensors",
 ) -> None:
     """Write the result of `calibrated` in the format that it was packed for.
 
+    Args:
+        checkpoint_format: the packing of a folder, one of `CHECKPOINT_FORMATS`.
+
     Raises:
-        UsageError: as `check_source`, or the folder exists.
+        UsageError: as `check_source` and `write_gptq`, or the folder exists.
         InputError: the file or folder cannot be written.
     """
     check_source(source, output)
@@ -267,6 +285,10 @@ def save(
     elif output == "checkpoint":
         size = how.block_size if how.granularity == "block" else None
         symmetric = not how.asymmetric
-        write_compressed(source, path, tensors, how.bits, size, is_symmetric=symmetric)
+        if checkpoint_format == "gptq":
+            assert size is not None  # `check_checkpoint_format`
+            write_gptq(source, path, tensors, how.bits, size, is_symmetric=symmetric)
+        else:
+            write_compressed(source, path, tensors, how.bits, size, is_symmetric=symmetric)
     else:
         dataset.save(path)

@@ -15,10 +15,10 @@ from click.core import ParameterSource
 
 from ..calibration.layer import Calibration
 from ..calibration.networks.options import NetworkQuantization
-from ..calibration.outputs import Output
+from ..calibration.outputs import CHECKPOINT_FORMATS, Output
 from ..compiler.compile_options import CompileOptions
 from ..errors import UsageError, counted
-from ..formats.checkpoints.compressed_writer import check_new_folder
+from ..formats.checkpoints.folder_writer import check_new_folder
 from ..isolation.command import exit_on_signals
 from ..layouts.ggml_quantization import QUANTIZED_TYPES
 from ..weights.quantizing import WeightQuantization, average_bits, quantize_weights
@@ -44,7 +44,7 @@ NETWORK_OPTIONS = ("activations", "calibration", "percentile", "held_out")
 """Fields of `NetworkQuantization` that the quantization of weights does not have."""
 _OF_NETWORKS = ("inputs", *NETWORK_OPTIONS, "batch", "dims")
 _OF_WEIGHTS = (
-    *("text", "held_out_text", "threads", "plot"),
+    *("text", "held_out_text", "checkpoint_format", "threads", "plot"),
     *(each.name for each in fields(WeightQuantization) if each.name not in ("bits", "block_size")),
     *(each.name for each in fields(Calibration)),
 )
@@ -74,6 +74,14 @@ _OF_WEIGHTS = (
     "last tokens of the calibration text, if it has more than are used to calibrate]",
 )
 @options_of(Calibration)
+@click.option(
+    "--format",
+    "checkpoint_format",
+    type=click.Choice(CHECKPOINT_FORMATS),
+    default=CHECKPOINT_FORMATS[0],
+    show_default=True,
+    help="Packing of a folder.",
+)
 @threads_option
 @click.option(
     "--inputs",
@@ -91,6 +99,7 @@ def command(
     select: str,
     text: str | None,
     held_out_text: str | None,
+    checkpoint_format: str,
     threads: int | None,
     inputs: str | None,
     plot: str | None,
@@ -116,6 +125,7 @@ def command(
     subquant quantize checkpoint/ --bits 4 --scales mse -o model.irpa
     subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o model.irpa
     subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o checkpoint-w4a16/
+    subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o w4/ --format gptq
     subquant quantize model-f16.gguf --bits 4 --calibrate book.txt -o model-q4.gguf
     subquant quantize model-f16.gguf --gguf-type Q4_K --imatrix imatrix.gguf -o model-q4k.gguf
     subquant generate --model model.irpa --prompt "The sea is"
@@ -128,7 +138,13 @@ def command(
 
     from ..calibration.finished_blocks import key_of_run, open_finished_blocks
     from ..calibration.language_model import calibrated
-    from ..calibration.outputs import check_output_format, most_common_type, replaced_types, save
+    from ..calibration.outputs import (
+        check_checkpoint_format,
+        check_output_format,
+        most_common_type,
+        replaced_types,
+        save,
+    )
     from ..calibration.report import model_cost
     from ..calibration.texts import CutTexts, cut_texts
     from ..models.source import open_model
@@ -153,6 +169,7 @@ def command(
     kind: Output = "archive"
     if output.endswith((".gguf", "/")):
         kind = "gguf" if output.endswith(".gguf") else "checkpoint"
+    check_checkpoint_format(checkpoint_format, kind, calibration.method)
     if kind == "checkpoint":
         check_new_folder(output)
     else:
@@ -192,7 +209,7 @@ def command(
                 )  # fmt: skip
                 if is_mixed and kind == "gguf":
                     how = replace(how, gguf_type=most_common_type(dataset))
-                save(source, output, dataset, how, kind, on_tensor)
+                save(source, output, dataset, how, kind, on_tensor, checkpoint_format)
                 finished.remove()
         cost: ModelCost | None = None
         if texts.held_out:

@@ -9,19 +9,12 @@ Source: compressed-tensors 0.20, ``pack-quantized`` and ``int-quantized``.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import TensorSpec, serialize_file
 
-from ...core.strict_json import load_json
-from ...errors import InputError, UsageError
 from ...layouts import (
     ActivationQuantization,
     BlockAffineLayout,
@@ -30,9 +23,8 @@ from ...layouts import (
     TensorScaledLayout,
 )
 from ...numerics.element_types import Array
-from ...numerics.packed_integers import pack_bits
 from ...numerics.parameters import StorageType
-from ..tokenizer_files import NAMES
+from .folder_writer import pack_words, source_config, write_folder
 from .layers import PackedTensor
 
 WRITTEN_BITS = (4, 8)
@@ -54,13 +46,13 @@ def packed_layer(
     half = 0 if zero_points is not None else 1 << (bits - 1)
     unsigned = (integers.astype(np.int16) + half).astype(np.uint8)
     packed = {
-        "weight_packed": _words(unsigned, bits),
+        "weight_packed": pack_words(unsigned, bits),
         "weight_scale": scales,
         "weight_shape": np.array([rows, depth], np.int64),
     }
     if zero_points is not None:
         columns = np.ascontiguousarray(zero_points.astype(np.uint8).T)
-        packed["weight_zero_point"] = np.ascontiguousarray(_words(columns, bits).T)
+        packed["weight_zero_point"] = np.ascontiguousarray(pack_words(columns, bits).T)
     storage = StorageType(bits, zero_points is None)
     stored = integers.astype(storage.dtype)
     block = [1, depth // scales.shape[1]]
@@ -89,20 +81,6 @@ def int8_layer(
     return PackedTensor(name, shape, "compressed int8", packed, make_layout, activations)
 
 
-def _words(values: Array, bits: int) -> Array:
-    """Pack integers of the last axis into words, from the low bits on; zeros fill the last word."""
-    short = -values.shape[-1] % (32 // bits)
-    return pack_bits(np.pad(values, [(0, 0), (0, short)]), bits).view("<i4")
-
-
-def check_new_folder(path: str | os.PathLike[str]) -> Path:
-    """Return the real path of a folder that does not exist; UsageError if it does."""
-    target = Path(os.path.realpath(path))
-    if target.exists():
-        raise UsageError(f"the folder '{os.fspath(path)}' exists; give the name of a new one")
-    return target
-
-
 def write_compressed(
     source: str | os.PathLike[str],
     output: str | os.PathLike[str],
@@ -124,8 +102,7 @@ def write_compressed(
         UsageError: the output exists.
         InputError: a file cannot be read or written.
     """
-    target = check_new_folder(output)
-    config = load_json(Path(source, "config.json"), "the model's configuration")
+    config = source_config(source)
     arrays: dict[str, Array] = {}
     ignored: list[str] = []
     for tensor in tensors:
@@ -139,29 +116,7 @@ def write_compressed(
             ignored.append(tensor.name.removesuffix(".weight"))
     ignored = sorted({*ignored, "lm_head"})
     config["quantization_config"] = _configuration(bits, group_size, is_symmetric, ignored)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".subquant-") as folder:
-            whole = Path(folder, "checkpoint")
-            whole.mkdir()
-            (whole / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-            for name in NAMES:
-                if os.path.exists(os.path.join(source, name)):
-                    shutil.copyfile(os.path.join(source, name), whole / name)
-            contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-            specifications = {
-                name: TensorSpec(
-                    dtype=array.dtype.name,
-                    shape=list(array.shape),
-                    data_ptr=array.ctypes.data,
-                    data_len=array.nbytes,
-                )
-                for name, array in contiguous.items()
-            }
-            serialize_file(specifications, os.fspath(whole / "model.safetensors"), {"format": "pt"})
-            os.replace(whole, target)
-    except OSError as error:
-        raise InputError(f"cannot write '{os.fspath(output)}': {error.strerror or error}") from None
+    write_folder(source, output, config, arrays)
 
 
 def _configuration(
