@@ -15,7 +15,6 @@ from checkpoints import numpy_logits
 from command_line import fail, succeed
 from gguf_models import SMALL, TinyModel
 from subquant.calibration.gptq import damped, gptq, output_error, refit_scales
-from subquant.calibration.grids import CLIPPINGS, Grid, as_scales, fit_grid
 from subquant.calibration.language_model import quantize_language_model
 from subquant.calibration.layer import Calibration
 from subquant.calibration.outputs import gguf_tensor
@@ -29,6 +28,7 @@ from subquant.models.source import open_model
 from subquant.models.transformer import embed, logits, run_blocks
 from subquant.numerics.parameters import StorageType
 from subquant.weights import Dataset, Theta
+from subquant.weights.grids import CLIPPINGS, Grid, as_scales, fit_grid
 from subquant.weights.quantizing import WeightQuantization
 from subquant.weights.sources import open_weights
 

@@ -20,7 +20,6 @@ from subquant.calibration.folding import (
     fold_block,
     smoothquant_scales,
 )
-from subquant.calibration.grids import CLIPPINGS, as_scales, fit_grid
 from subquant.calibration.language_model import quantize_language_model
 from subquant.calibration.layer import Calibration
 from subquant.calibration.outputs import int8_tensor
@@ -31,6 +30,7 @@ from subquant.models.interface import empty_caches
 from subquant.models.source import ModelSource, open_model
 from subquant.models.transformer import embed, logits, run_blocks
 from subquant.numerics.parameters import StorageType
+from subquant.weights.grids import CLIPPINGS, as_scales, fit_grid
 from subquant.weights.quantizing import WeightQuantization
 from subquant.weights.theta import Dataset, Theta
 

@@ -13,7 +13,6 @@ import pytest
 from command_line import fail, succeed
 from gguf_models import SMALL, TinyModel
 from subquant.calibration.block_runner import BlockRunner
-from subquant.calibration.grids import CLIPPINGS, fit_grid
 from subquant.calibration.language_model import quantize_language_model
 from subquant.calibration.layer import Calibration
 from subquant.calibration.mixed_precision import Choice, allocate, measured_choices
@@ -24,6 +23,7 @@ from subquant.models.interface import empty_caches
 from subquant.models.source import ModelSource, open_model
 from subquant.models.transformer import embed, logits, normalize, run_blocks
 from subquant.numerics.parameters import StorageType
+from subquant.weights.grids import CLIPPINGS, fit_grid
 from subquant.weights.quantizing import LayerError, WeightQuantization
 from subquant.weights.theta import Dataset, Theta
 

@@ -22,6 +22,7 @@ from subquant.layouts import (
     TensorScaledLayout,
 )
 from subquant.weights import Dataset, Theta
+from subquant.weights.grids import CLIPPINGS
 from subquant.weights.quantizing import WeightQuantization, quantize_array, quantize_weights
 
 
@@ -53,7 +54,7 @@ GRANULARITIES: list[dict[str, Any]] = [
 def test_every_granularity(options: dict[str, Any], bits: int, symmetric: bool) -> None:
     """Errors of half a step at most, and no scale wider than its values need."""
     array = weights((3, 5, 48))
-    how = WeightQuantization(bits, asymmetric=not symmetric, **options)
+    how = WeightQuantization(bits, scales="min-max", asymmetric=not symmetric, **options)
     layout = quantize_array(array, how)
     expected = TensorScaledLayout
     if how.granularity == "block":
@@ -62,7 +63,11 @@ def test_every_granularity(options: dict[str, Any], bits: int, symmetric: bool) 
             expected = BlockScaledI4Layout if bits == 4 else BlockScaledPackedLayout
     assert type(layout) is expected
     d = spread(layout.planes["d"], layout)
-    assert (np.abs(layout.dequant() - array.astype(np.float64)) <= d * 0.50001).all()
+    # Scales of float16 are off by 2**-11, and so are the ends of the range.
+    is_half = np.asarray(layout.planes["d"]).dtype == np.float16
+    assert is_half == (how.granularity == "block" and bits < 8)
+    bound = d * (0.5 + 2.0**bits / 2**11 if is_half else 0.50001)
+    assert (np.abs(layout.dequant() - array.astype(np.float64)) <= bound).all()
     # The greatest magnitude (or the range) of some group is at the end of the storage range.
     assert np.abs(np.rint(layout.dequant() / d)).max() >= 2 ** (bits - 1) - 1
     assert layout.dequant().shape == array.shape
@@ -75,6 +80,59 @@ def test_asymmetric_zero_is_exact() -> None:
     for granularity in ("tensor", "axis", "block"):
         how = WeightQuantization(4, granularity, block_size=8, asymmetric=True)  # type: ignore[arg-type]
         assert not quantize_array(array, how).dequant()[array == 0].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "zero_points", "scale_type"),
+    [
+        ({"bits": 4}, True, np.float16),
+        ({"bits": 7}, True, np.float16),
+        ({"bits": 4, "asymmetric": False}, False, np.float16),
+        ({"bits": 4, "scales": "min-max"}, True, np.float16),
+        ({"bits": 8}, False, np.float32),
+        ({"bits": 8, "asymmetric": True, "scales": "mse"}, True, np.float32),
+        ({"bits": 4, "granularity": "axis"}, False, np.float32),
+        ({"bits": 4, "granularity": "tensor"}, False, np.float32),
+    ],
+)
+def test_defaults(options: dict[str, Any], zero_points: bool, scale_type: Any) -> None:
+    layout = quantize_array(weights((16, 64)), WeightQuantization(**options))
+    assert isinstance(layout, BlockAffineLayout) == (zero_points)
+    assert np.asarray(layout.planes["d"]).dtype == scale_type
+
+
+@pytest.mark.parametrize("power", [2, 4])
+@pytest.mark.parametrize("zero_points", [True, False])
+def test_the_search_has_the_least_sum_of_powers(zero_points: bool, power: int) -> None:
+    """Each block beside all ranges in float64; the symmetric ones have any sign of the scale."""
+    array = np.random.default_rng(3).standard_t(3, (8, 32))
+    how = WeightQuantization(
+        3, scales="mse" if power == 2 else "fourth-power", asymmetric=zero_points
+    )
+    errors = quantize_array(array.astype(np.float32), how).dequant() - array
+    for row, error in zip(array, errors, strict=True):
+        low, high = min(row.min(), 0.0), max(row.max(), 0.0)
+        sums = []
+        for factor in CLIPPINGS:
+            span = (high - low) / 7 if zero_points else max(row, key=abs) / -4
+            d = float(np.float16(span * factor))
+            z = np.clip(np.rint(-low / d), 0, 7) if zero_points else 0
+            ends = (0, 7) if zero_points else (-4, 3)
+            q = np.clip(np.rint(row / d) + z, *ends)
+            sums.append((np.abs((q - z) * d - row) ** power).sum())
+        assert (np.abs(error) ** power).sum() == pytest.approx(min(sums), rel=1e-3)
+
+
+def test_scales_that_float16_does_not_hold() -> None:
+    """Tensors of great or small values have scales of float32, and the same relative errors."""
+    array = weights((8, 64))
+    errors = []
+    for factor in (1.0, 2.0**40, 2.0**-40, 2.0**100, 2.0**-100):
+        layout = quantize_array(array * np.float32(factor), WeightQuantization(4))
+        assert np.asarray(layout.planes["d"]).dtype == (np.float16 if factor == 1 else np.float32)
+        difference = layout.dequant().astype(np.float64) / factor - array
+        errors.append(np.linalg.norm(difference) / np.linalg.norm(array))
+    assert errors[1:] == pytest.approx([errors[0]] * 4, rel=2e-2)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -130,7 +188,7 @@ def test_a_data_set() -> None:
         relative = np.sqrt((difference**2).mean() / (values**2).mean())
         np.testing.assert_allclose(error.relative_error, relative, rtol=1e-6)
         np.testing.assert_allclose(error.greatest_error, np.abs(difference).max(), rtol=1e-6)
-        assert error.bits_per_element == 5.0  # 4, and a float32 for 32 elements
+        assert error.bits_per_element == 4.75  # a float16 and a zero point of 8 bits for a block
         assert 15 < error.signal_to_noise < 25
 
 

@@ -31,8 +31,8 @@ from ..layouts import InferenceTensor, PrimitiveTensor
 from ..models.configuration import Configuration
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
+from ..weights.grids import CLIPPINGS, OffsetKind, fit_grid
 from ..weights.quantizing import WeightQuantization
-from .grids import CLIPPINGS, OffsetKind, fit_grid
 from .moments import BlockMoments
 from .worker_threads import WorkerThreads
 

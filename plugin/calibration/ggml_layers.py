@@ -14,8 +14,8 @@ from ..layouts.ggml_quantization import quantize_blocks, type_for
 from ..layouts.super_blocks import SuperBlockLayout
 from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, StorageType
+from ..weights.grids import Grid
 from .gptq import gptq
-from .grids import Grid
 from .moments import InputMoments
 
 _STORAGE = {

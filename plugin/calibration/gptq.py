@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..numerics.element_types import Array
-from .grids import Grid, nearest
+from ..weights.grids import Grid, nearest
 
 DAMPING_OF_DEPTH = 0.2
 """Damping by the depth: this times ``K / T``, times the mean of ``H``'s diagonal.

@@ -11,10 +11,10 @@ from ..core.option_fields import check_choices, option
 from ..errors import UsageError
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
+from ..weights.grids import Grid, OffsetKind, fit_grid
 from ..weights.quantizing import WeightQuantization
 from .folding import ScalesOf, awq_scales, smoothquant_scales
 from .gptq import gptq, refit_scales
-from .grids import Grid, OffsetKind, fit_grid
 from .moments import InputMoments
 
 _REFITS = 2

@@ -34,11 +34,11 @@ from ..models.source import ModelSource
 from ..models.transformer import normalize
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
+from ..weights.grids import CLIPPINGS, fit_grid
 from ..weights.quantizing import WeightQuantization
 from ..weights.theta import Theta
 from .block_runner import BlockRunner
 from .gptq import output_error
-from .grids import CLIPPINGS, fit_grid
 from .moments import BlockMoments, InputMoments
 from .outputs import Output, quantized_layer
 from .worker_threads import WorkerThreads

@@ -36,10 +36,10 @@ from ..layouts.ggml_encoding import BLOCK_SIZE, ENCODED_TYPES, encode
 from ..layouts.ggml_quantization import QUANTIZED_TYPES, type_for
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
+from ..weights.grids import Grid, OffsetKind
 from ..weights.quantizing import WeightQuantization, block_layout
 from ..weights.theta import Dataset
 from .ggml_layers import ggml_layer
-from .grids import Grid, OffsetKind
 from .layer import Method, quantize_layer
 from .moments import InputMoments
 

@@ -69,13 +69,16 @@ def _option(
 ) -> Callable[[Command], Command]:
     name, default = declared.name, declared.default
     arguments: dict[str, Any] = dict(declared.metadata)
-    names = [name, arguments.pop("old_name", "")]
+    names, negation = [name, arguments.pop("old_name", "")], arguments.pop("negation", "")
     flags = [f"--{each.replace('_', '-')}" for each in names if each]
     if isinstance(default, tuple):
         flags = [flag.removesuffix("s") for flag in flags]
         arguments["multiple"] = True
     elif default is False:
         arguments["is_flag"] = True
+    elif negation:
+        flags = [f"{flags[0]}/--{negation}"]
+        arguments["default"] = default
     else:
         arguments["type"] = _type_of(options, name)
         arguments["default"] = default

@@ -86,12 +86,16 @@ class Options(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-def option(default: Any, help: str, metavar: str | None = None, old_name: str = "") -> Any:
+def option(
+    default: Any, help: str, metavar: str | None = None, old_name: str = "", negation: str = ""
+) -> Any:
     """Declare a field that the command line shows.
 
-    `metavar` is the name of the value there; None for a field whose type names it.
+    `metavar` is the name of the value there; None for a field whose type names it. `negation` is
+    the flag for False, of a field that is a truth value or None.
     """
-    return field(default=default, metadata={"help": help, "metavar": metavar, "old_name": old_name})
+    metadata = {"help": help, "metavar": metavar, "old_name": old_name, "negation": negation}
+    return field(default=default, metadata=metadata)
 
 
 def pass_option(default: Any, spelling: str) -> Any:
@@ -132,16 +136,18 @@ def annotations_of(options: type[Options]) -> dict[str, Any]:
 
 
 def choices_of(options: type[Options], name: str) -> tuple[object, ...] | None:
-    """Return the values that a field takes, or None if its type is no `Literal`."""
+    """Return the values that a field takes, beside None; None if its type is no `Literal`."""
     annotation = annotations_of(options)[name]
-    return get_args(annotation) if get_origin(annotation) is Literal else None
+    literals = [each for each in (annotation, *get_args(annotation)) if get_origin(each) is Literal]
+    return get_args(literals[0]) if literals else None
 
 
 def check_choices(options: Options, owner: str = "") -> None:
     """Raise UsageError if a field with choices has another value; `owner` is for the message."""
     for name in annotations_of(type(options)):
         choices, value = choices_of(type(options), name), getattr(options, name)
-        if choices is not None and value not in choices:
+        may_be_none = type(None) in get_args(annotations_of(type(options))[name])
+        if choices is not None and value not in choices and not (value is None and may_be_none):
             raise _wrong_choice(name, choices, value, owner)
 
 

@@ -1,9 +1,13 @@
 """Quantize the float weights of a model to integers, and measure the error.
 
 Values are rounded to nearest (half to even). Scales come from the least and greatest value of each
-block (*min-max*), or from the clipping in `CLIPPINGS` with the least mean square error, block by
-block (*mse*). Symmetric quantization has no zero points and a range without
-the least integer; asymmetric quantization uses the whole range, and 0 is exact.
+block (*min-max*), or from the range with the least sum of powers of errors that
+`grids.search_scales` finds: squares (*mse*), or fourth powers (*fourth-power*), which keep the few
+great weights. Asymmetric quantization uses all integers, and 0 is exact. Symmetric quantization has
+no zero points, and the greatest magnitude of a block gets the least integer; by min-max scales, and
+for ranges that are no block of fewer than 8 bits, the least integer is not used.
+
+Scales of blocks of fewer than 8 bits are rounded to float16, if all are in its range.
 """
 
 from __future__ import annotations
@@ -32,14 +36,14 @@ from ..layouts import (
     TensorScaledLayout,
 )
 from ..layouts.base import FLOAT_DTYPES
-from ..numerics.casts import Cast, quantize
+from ..numerics.casts import Cast
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import pack_bits
-from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType, check_rank
+from ..numerics.parameters import ExpressedType, StorageType, check_rank
+from .grids import OffsetKind, as_scales, search_scales
 from .theta import Dataset, Theta
 
 __all__ = [
-    "CLIPPINGS",
     "LayerError",
     "WeightQuantization",
     "average_bits",
@@ -51,17 +55,17 @@ __all__ = [
     "quantize_weights",
 ]
 
-CLIPPINGS = tuple(1 - step / 40 for step in range(25))
-"""The fractions of a block's range that *mse* tries, from all of it down to 0.4."""
-
-_CHUNK_ELEMENTS = 1 << 15
-"""Elements that are searched in one step: they fit the L2 cache."""
-
 _BYTES_OF_ELEMENT = 60
 """Bytes that quantizing takes for an element, at most: measured, with the errors."""
 
 _LEAST_SCALE = np.finfo(np.float32).tiny * 4
 """Smaller ranges become 0: their quotients would not be normal numbers."""
+_LEAST_HALF_SCALE, _GREATEST_HALF_SCALE = 2.0**-14, 50_000.0
+"""Bounds of a tensor's greatest scale by its range, for scales of float16.
+
+Subnormal scales of other blocks have errors of ``2**-11`` of the greatest scale at most, and ranges
+may grow.
+"""
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,17 @@ class WeightQuantization:
     )
     axis: int = option(0, "Axis of --granularity axis.")
     block_size: int = option(32, "Block size along the last axis, of --granularity block.")
-    scales: Literal["min-max", "mse"] = option(
-        "min-max", "Scales from the range of values, or with the least mean square error."
+    scales: Literal["min-max", "mse", "fourth-power"] | None = option(
+        None,
+        "Scales from the range of values, or with the least sum of squares or of fourth powers of "
+        "errors.  [default: fourth-power for blocks of fewer than 8 bits, else min-max]",
     )
-    asymmetric: bool = option(False, "Quantize with zero points.")
+    asymmetric: bool | None = option(
+        None,
+        "Quantize with zero points, or without.  [default: with, for blocks of fewer than 8 bits "
+        "without calibration]",
+        negation="symmetric",
+    )
     gguf_type: str | None = option(
         None, "Type of a .gguf output, in place of bits, blocks and zero points.", "TYPE"
     )
@@ -94,11 +105,30 @@ class WeightQuantization:
             raise UsageError(f"a block has at least one element, got {self.block_size}")
 
     @property
+    def is_fine(self) -> bool:
+        """True for blocks of fewer than 8 bits."""
+        return self.granularity == "block" and self.bits < 8
+
+    @property
+    def has_zero_points(self) -> bool:
+        """True if weights get zero points without a calibration."""
+        return self.is_fine if self.asymmetric is None else self.asymmetric
+
+    @property
+    def power(self) -> Literal[2, 4] | None:
+        """The power of the errors whose sum is least; None for min-max scales."""
+        powers: dict[str | None, Literal[2, 4] | None]
+        powers = {"min-max": None, "mse": 2, "fourth-power": 4, None: 4 if self.is_fine else None}
+        return powers[self.scales]
+
+    @property
     def storage(self) -> StorageType:
-        """Signed and without the least integer, or unsigned."""
-        high = (1 << (self.bits - 1)) - 1
-        if self.asymmetric:
+        """Unsigned with zero points, else signed, without the least integer if it is not used."""
+        if self.has_zero_points:
             return StorageType(self.bits, False)
+        if self.is_fine and self.power is not None:
+            return StorageType(self.bits, True)
+        high = (1 << (self.bits - 1)) - 1
         return StorageType(self.bits, True, -high, high)
 
 
@@ -249,13 +279,11 @@ def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:
     else:
         groups, spread = values.reshape((1, -1)), []
     scales, zero_points = _search(groups, how)
-    parameters = QuantizationParameters(
-        how.storage, ExpressedType.F32, (0,), (1,), scales, zero_points
-    )
-    stored = quantize(groups, parameters)
+    cast = Cast(how.storage, ExpressedType.F32)
+    stored = cast.quantize(groups, scales.astype(np.float32)[:, None], zero_points[:, None])
     if how.granularity == "block":
         grid = (*shape[:-1], shape[-1] // how.block_size)
-        zeros = zero_points.reshape(grid).astype(stored.dtype) if how.asymmetric else None
+        zeros = zero_points.reshape(grid).astype(stored.dtype) if how.has_zero_points else None
         return block_layout(stored.reshape(shape), scales.reshape(grid), zeros, how.storage)
     moved = stored.reshape((shape[axis], *shape[:axis], *shape[axis + 1 :]))
     planes = {"d": scales.reshape(spread), "qs": np.ascontiguousarray(np.moveaxis(moved, 0, axis))}
@@ -291,32 +319,31 @@ def block_layout(
 
 
 def _search(groups: Array, how: WeightQuantization) -> tuple[Array, Array]:
-    """A scale and a zero point for each row."""
+    """Return a scale, of the type in which it is stored, and a zero point for each row."""
     # In f64: the range of f32 values may be twice what f32 holds.
     low = np.minimum(groups.min(axis=1, initial=0), 0).astype(np.float64)
     high = np.maximum(groups.max(axis=1, initial=0), 0).astype(np.float64)
-    if how.scales == "min-max":
-        return _scales_of_range(low, high, how.storage)
-    count = max(_CHUNK_ELEMENTS // groups.shape[1], 1)
-    chunks = (slice(start, start + count) for start in range(0, len(groups), count))
-    results = [_least_error(groups[rows], low[rows], high[rows], how.storage) for rows in chunks]
-    scales, zero_points = zip(*results, strict=True)
-    return np.concatenate(scales), np.concatenate(zero_points)
-
-
-def _least_error(
-    groups: Array, low: Array, high: Array, storage: StorageType
-) -> tuple[Array, Array]:
-    """Return scales and zero points of the clipping with the least square error of each row."""
-    scales, zero_points = _scales_of_range(low, high, storage)
-    least = _square_error(groups, scales, zero_points, storage)
-    for clipping in CLIPPINGS[1:]:
-        tried = _scales_of_range(low * clipping, high * clipping, storage)
-        error = _square_error(groups, *tried, storage)
-        better = error < least
-        scales = np.where(better, tried[0], scales)
-        zero_points = np.where(better, tried[1], zero_points)
-        least = np.minimum(error, least)
+    scales, zero_points = _scales_of_range(low, high, how.storage)
+    greatest = float(scales[high > low].max(initial=0))
+    is_half = how.is_fine and _LEAST_HALF_SCALE <= greatest <= _GREATEST_HALF_SCALE
+    scale_type = np.float16 if is_half else np.float32
+    if how.power is None:
+        return as_scales(scales, scale_type).astype(scale_type), zero_points
+    # Powers of f32 errors must be in its range.
+    _, exponent = (0, 0) if is_half else np.frexp(np.abs(groups).max(initial=0))
+    kind: OffsetKind = "zero points" if how.has_zero_points else "symmetric"
+    scales, offsets = search_scales(
+        np.ldexp(groups, -exponent), groups.shape[1], how.storage, kind,
+        power=how.power, scale_type=scale_type,
+    )  # fmt: skip
+    zero_points = np.rint(-offsets / scales).astype(np.int64)
+    if is_half:
+        return scales.astype(np.float16)[:, 0], zero_points[:, 0]
+    scales = np.ldexp(scales.astype(np.float64), exponent)[:, 0].astype(np.float32)
+    has_values = (high > low) & (scales > _LEAST_SCALE)
+    zero_points = np.where(has_values, zero_points[:, 0], 0)
+    greatest_integer = np.maximum(zero_points, how.storage.maximum - zero_points)
+    scales = _with_finite_products(np.where(has_values, scales, np.float32(1)), greatest_integer)
     return scales, zero_points
 
 
@@ -339,16 +366,6 @@ def _with_finite_products(scales: Array, greatest: Array | int) -> Array:
     """Scales whose products with the greatest difference do not overflow."""
     limit = (np.finfo(np.float32).max / np.float64(greatest)).astype(np.float32)
     return np.minimum(scales, np.nextafter(limit, np.float32(0)))
-
-
-def _square_error(groups: Array, scales: Array, zero_points: Array, storage: StorageType) -> Array:
-    """Return the sum of squared quantization errors of each row."""
-    cast = Cast(storage, ExpressedType.F32)
-    scale: Array = scales[:, None]
-    zero_point = 0 if storage.signed else zero_points[:, None]  # symmetric quantization has none
-    stored = cast.quantize(groups, scale, zero_point)
-    difference = cast.dequantize(stored, scale, zero_point) - groups
-    return np.asarray(np.square(difference, dtype=np.float64).sum(axis=1))
 
 
 def layer_error(tensor: QuantizedTensor, array: Array) -> LayerError:

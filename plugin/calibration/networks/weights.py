@@ -10,7 +10,7 @@ from ...errors import UsageError
 from ...numerics.casts import quantize
 from ...numerics.element_types import Array
 from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from ..grids import fit_grid
+from ...weights.grids import fit_grid
 
 _LEAST_SCALE = np.float32(np.finfo(np.float32).tiny) * 4
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import ml_dtypes
 import numpy as np
 
 from ..errors import UsageError
@@ -27,10 +28,6 @@ CLIPPINGS = tuple(np.arange(1.15, 0.5, -0.025).tolist())
 A range may grow: its ends need not be values of the grid.
 """
 
-_MIN_SCALE = 2.0**-24
-"""The least positive float16. A block whose range needs less is stored as zeros."""
-_MAX_SCALE = 65504.0
-"""The greatest float16."""
 _CHUNK_ELEMENTS = 1 << 17
 """Elements that the search takes in one step, so that they stay in the L2 cache."""
 
@@ -114,10 +111,34 @@ def fit_grid(
     Raises:
         UsageError: blocks do not divide ``K``.
     """
-    rows, depth = weight.shape
-    if depth % block_size:
-        raise UsageError(f"has {depth} inputs, which blocks of {block_size} do not divide")
+    if weight.shape[1] % block_size:
+        raise UsageError(
+            f"has {weight.shape[1]} inputs, which blocks of {block_size} do not divide"
+        )
     kind = kind or ("symmetric" if storage.signed else "zero points")
+    return Grid(
+        storage, kind, *search_scales(weight, block_size, storage, kind, importance, clippings)
+    )
+
+
+def search_scales(
+    weight: Array,
+    block_size: int,
+    storage: StorageType,
+    kind: OffsetKind,
+    importance: Array | None = None,
+    clippings: Sequence[float] = CLIPPINGS,
+    *,
+    power: Literal[2, 4] = 2,
+    scale_type: type[np.floating] = np.float16,
+) -> tuple[Array, Array]:
+    """Search the scale and the offset of each block, as `fit_grid`; float32 ``[N, K / B]`` each.
+
+    Args:
+        power: the power of the magnitudes of errors whose sum is least.
+        scale_type: float16 or float32, to which the scales are rounded.
+    """
+    rows, depth = weight.shape
     step = max(_CHUNK_ELEMENTS // depth, 1)
     weights = None
     if importance is not None:
@@ -127,10 +148,10 @@ def fit_grid(
         # The blocks are the columns of a matrix, so that NumPy's inner loops are long.
         blocks = np.ascontiguousarray(weight[start : start + step].reshape((-1, block_size)).T)
         few = None if weights is None else weights[:, : blocks.shape[1]]
-        parameters = _search(blocks, storage, kind, few, clippings)
+        parameters = _search(blocks, storage, kind, few, clippings, power, scale_type)
         for result, each in zip((scales, offsets), parameters, strict=True):
             result[start : start + step] = each.reshape((-1, depth // block_size))
-    return Grid(storage, kind, scales, offsets)
+    return scales, offsets
 
 
 def _search(
@@ -139,18 +160,22 @@ def _search(
     kind: OffsetKind,
     importance: Array | None,
     clippings: Sequence[float],
+    power: int,
+    scale_type: type[np.floating],
 ) -> tuple[Array, Array]:
     """Return the scale and the offset of each block; the blocks are columns."""
     low = np.minimum(blocks.min(0), 0)
     high = np.maximum(blocks.max(0), 0)
-    if kind == "symmetric":
-        ranges = np.where(high >= -low, high, low) / storage.minimum
-    else:
+    if kind != "symmetric":
         ranges = (high - low) / storage.maximum
+    elif storage.is_narrowed:
+        ranges = np.maximum(high, -low) / storage.maximum
+    else:
+        ranges = np.where(high >= -low, high, low) / storage.minimum
     least = np.full(ranges.shape, np.inf, np.float32)
     scales, offsets = np.ones_like(ranges), np.zeros_like(ranges)
     for factor in clippings:
-        tried = as_scales(ranges * np.float32(factor))
+        tried = as_scales(ranges * np.float32(factor), scale_type)
         tried_offsets = _offsets(low, np.float32(factor), tried, storage, kind)
         errors = nearest(blocks, tried, tried_offsets, storage)
         errors *= tried
@@ -158,6 +183,8 @@ def _search(
             errors += tried_offsets
         errors -= blocks
         errors *= errors
+        if power == 4:
+            errors *= errors
         if importance is not None:
             errors *= importance
         error = errors.sum(0)
@@ -181,9 +208,11 @@ def _offsets(
     return products
 
 
-def as_scales(scales: Array) -> Array:
-    """Round to float16; magnitudes outside its range become the nearest of it, and 0 becomes 1."""
-    magnitudes = np.clip(np.abs(scales), _MIN_SCALE, _MAX_SCALE).astype(np.float16)
+def as_scales(scales: Array, scale_type: type[np.floating] = np.float16) -> Array:
+    """Round to a type; magnitudes outside its range become the nearest of it, and 0 becomes 1."""
+    limits = ml_dtypes.finfo(scale_type)
+    least, greatest = np.float32(limits.smallest_subnormal), np.float32(limits.max)
+    magnitudes = np.clip(np.abs(scales), least, greatest).astype(scale_type)
     result: Array = np.where(scales == 0, 1, np.copysign(magnitudes, scales)).astype(np.float32)
     return result
 
