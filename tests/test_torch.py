@@ -33,15 +33,18 @@ class Counter(nn.Module):
         self.linear = nn.Linear(8, 4)
         self.register_buffer("count", torch.zeros(4))
         self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("mask", torch.arange(10) % 3 == 0)
         self.register_buffer("offset", torch.arange(4.0), persistent=False)
 
     def forward(self, x: torch.Tensor, *, scale: float = 2.0) -> dict[str, object]:
         before = self.count * 1.0
         self.count.add_(1.0)
         self.calls += 1
+        self.mask.logical_not_()
         return {
             "y": self.linear(x) * scale + self.offset,
             "counts": (before, self.count + 0, x > 0, self.calls * 2),
+            "mask": self.mask | False,
         }
 
 
@@ -104,6 +107,7 @@ def test_an_updated_buffer_is_kept_between_calls() -> None:
     for count in range(3):
         result = compiled(x, scale=3.0)
         before, after, positive, twice = result["counts"]
+        assert torch.equal(result["mask"], (torch.arange(10) % 3 == 0) == (count % 2 == 1))
         assert twice.item() == 2 * (count + 1)
         assert before.tolist() == [count] * 4
         assert after.tolist() == [count + 1] * 4
@@ -228,9 +232,9 @@ def test_an_operation_that_depends_on_more_than_values_is_refused(message: str) 
 
 
 def test_a_refusal_in_a_layer_of_pytorch_is_at_the_users_line() -> None:
-    module = nn.Sequential(nn.AdaptiveMaxPool3d(2)).eval()
-    with pytest.raises(UnsupportedError, match="adaptive_max_pool3d") as caught:
-        subquant.torch.compile(Operation(module).eval(), (torch.zeros(1, 4, 6, 6, 6),))
+    module = nn.Sequential(nn.FractionalMaxPool2d(2, 2, _random_samples=torch.ones(1, 4, 2)))
+    with pytest.raises(UnsupportedError, match="fractional_max_pool2d") as caught:
+        subquant.torch.compile(Operation(module.eval()).eval(), (torch.zeros(1, 4, 6, 6),))
     assert caught.value.place is not None
     assert caught.value.place.file == __file__
 

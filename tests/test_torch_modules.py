@@ -15,7 +15,6 @@ from torch import nn  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
 import subquant.torch  # noqa: E402  (needs torch)
-from subquant.errors import UnsupportedError  # noqa: E402
 
 Case = tuple[nn.Module, tuple[Any, ...]]
 
@@ -77,10 +76,13 @@ def poolings() -> dict[str, Case]:
             f"LPPool{rank}d": (getattr(nn, f"LPPool{rank}d")(2, 2), (x.abs(),)),
             f"MaxPool{rank}d": (getattr(nn, f"MaxPool{rank}d")(3, stride=2, padding=1), (x,)),
         }
-    for rank in (1, 2):
+    for rank in INPUTS:
         name = f"AdaptiveMaxPool{rank}d"
         cases[name] = getattr(nn, name)(2), (INPUTS[rank],)
-    return cases | {"AdaptiveAvgPool2d_3": (nn.AdaptiveAvgPool2d(3), (IMAGE,))}
+    return cases | {
+        "AdaptiveAvgPool2d_3": (nn.AdaptiveAvgPool2d(3), (IMAGE,)),
+        "AdaptiveMaxPool2d_3": (nn.AdaptiveMaxPool2d((3, 5)), (IMAGE,)),
+    }
 
 
 def poolings_with_ceil_mode() -> dict[str, Case]:
@@ -216,8 +218,3 @@ def test_modules_compute_as_eager_pytorch(family: Any) -> None:
             assert (result.shape, result.dtype) == (reference.shape, reference.dtype), name
             limit = 1e-6 * max(float(reference.abs().max()), 1e-30)
             assert float((result - reference).abs().max()) <= limit, name
-
-
-def test_a_module_without_a_lowering_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"aten\.adaptive_max_pool3d"):
-        subquant.torch.compile(nn.AdaptiveMaxPool3d(2).eval(), (VOLUME,))

@@ -87,6 +87,7 @@ def masked(x: torch.Tensor) -> torch.Tensor:
     return result
 
 
+MASKS = (*(torch.arange(size) % 3 != 1 for size in (3, 5, 12)), torch.ones(5) > 0)
 POSITIONS = torch.tensor([[0, 2, 2], [3, 2, 1]])
 NAN, INFINITY = float("nan"), float("inf")
 UNORDERED = torch.tensor(
@@ -149,6 +150,37 @@ CASES: Cases = {
         ),
         (UNORDERED[:, [0, 2, 3, 1, 4, 5]], INTEGERS),
     ),
+    "bytes": (
+        lambda a: (
+            *(a.max(), a.min(1), a.argmax(0), a.amin(), a.any(), a.all(1)),
+            *(a // 3, a % 7, torch.div(a, 50, rounding_mode="trunc"), a // a.flip(0), a.abs()),
+        ),
+        (torch.tensor([[3, 7, 1], [9, 2, 7]], dtype=torch.uint8),),
+    ),
+    "large_bytes": (
+        lambda a: (a.max(0), a.min(), a.argmin(1), a % 100),
+        (torch.tensor([[200, 201, 199], [250, 130, 200]], dtype=torch.uint8),),
+    ),
+    "masks_of_constants": (
+        lambda x: [x.reshape(-1)[: len(m)].masked_fill(m, -1.0) for m in MASKS],
+        (GRID,),
+    ),
+    "diagonal_updates": (
+        lambda x: (
+            x[0].clone().fill_diagonal_(7.0),
+            torch.diagonal_scatter(x[0], x[1, 0, :3], -1),
+            torch.diagonal_scatter(x, torch.ones(4, 3), 2, 0, 2),
+            x.slice_scatter(x[:, :2] + 1, 1, -2),
+        ),
+        (GRID,),
+    ),
+    "adaptive_maxima": (
+        lambda x: (
+            nn.functional.adaptive_max_pool2d(x, (3, 2), return_indices=True),
+            nn.functional.adaptive_max_pool3d(x[None], (2, 3, 1), return_indices=True),
+        ),
+        (GRID,),
+    ),
     "scattered_extremes": (
         lambda x, i, s: [
             each.scatter_reduce(1, i, values, how, include_self=include)
@@ -208,6 +240,14 @@ ROUNDED: Cases = {
     "weighted_bags": (
         lambda i, o, t, w: nn.functional.embedding_bag(i, t, o, mode="sum", per_sample_weights=w),
         (WORDS, OFFSETS, numbers(6, 1.0).reshape(10, 5), numbers(7, 1.0)[:8]),
+    ),
+    "running_products": (lambda x: (x.cumprod(0), x.cumprod(1)), (numbers(9, 1.0).reshape(5, 10),)),
+    "norms": (
+        lambda x, y: (
+            *(torch.hypot(x, y), torch.dist(x, y), torch.hypot(x * 1e30, y * 1e30)),
+            torch.addmv(x[:5], y.reshape(5, 10), x[:10], beta=0.5, alpha=2),
+        ),
+        (numbers(10, 1.0), numbers(11, 1.0)),
     ),
     "unpooling": (Unpooling(), (numbers(8, 1.0)[:36].reshape(1, 1, 6, 6),)),
 }

@@ -22,6 +22,7 @@ from .integer_convolution import decompose_convolution
 from .ordering import ordering_operators
 from .scattering import scattering_operators
 from .special_functions import special_functions
+from .unsigned_bytes import unsigned_operators
 
 Tensor: TypeAlias = torch.Tensor
 Table = dict[Any, Callable[..., Any]]
@@ -203,6 +204,17 @@ def _as_strided(
     return values.reshape(size)
 
 
+def _multiply_vector(
+    values: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    product = torch.mv(matrix, vector)
+    return (values if beta == 1 else values * beta) + (product if alpha == 1 else product * alpha)
+
+
+def _distance(left: Tensor, right: Tensor, p: float = 2) -> Any:
+    return torch.linalg.vector_norm(left - right, p)
+
+
 def _divide(left: Tensor, right: Any, *, rounding_mode: str | None) -> Any:
     """Divide without rounding, which torch-mlir knows as another operator."""
     return NotImplemented if rounding_mode else torch.div(left, right)
@@ -274,7 +286,7 @@ def decomposition_table() -> Table:
         special_functions,
     ):
         table |= operators()
-    return table | {
+    table |= {
         quantized.quantize_per_tensor.default: _quantize,
         quantized.quantize_per_tensor.tensor: _quantize_by_tensors,
         quantized.dequantize_per_tensor.default: _dequantize,
@@ -289,6 +301,8 @@ def decomposition_table() -> Table:
         aten.empty_strided.default: _empty_strided,
         aten.as_strided.default: _as_strided,
         aten.native_layer_norm.default: _layer_norm,
+        aten.addmv.default: _multiply_vector,
+        aten.dist.default: _distance,
         aten.div.Tensor_mode: _divide,
         aten.div.Scalar_mode: _divide,
         aten.roll.default: _roll,
@@ -298,7 +312,10 @@ def decomposition_table() -> Table:
         aten.avg_pool2d.default: pooling.avg_pool,
         aten.avg_pool3d.default: pooling.avg_pool,
         aten._adaptive_avg_pool3d.default: pooling.adaptive_avg_pool3d,
+        aten.adaptive_max_pool2d.default: pooling.adaptive_max_pool,
+        aten.adaptive_max_pool3d.default: pooling.adaptive_max_pool,
     }
+    return table | unsigned_operators(table)
 
 
 def _grouped_matmul(values: Tensor, weight: Tensor, ends: Tensor) -> Tensor:

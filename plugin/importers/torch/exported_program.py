@@ -180,9 +180,7 @@ def _elements_of(tensor: torch.Tensor, *, signless: bool = False) -> ir.DenseEle
         element = ir.IntegerType.get_signless(element.width)
     type_ = ir.RankedTensorType.get(list(tensor.shape), element)
     array = _array_of(tensor)
-    if tensor.dtype == torch.bool:
-        array = np.packbits(array, axis=None, bitorder="little")
-    elif (array.reshape(-1)[:1] == array).all():
+    if (array.reshape(-1)[:1] == array).all():
         array = array.reshape(-1)[:1]  # a buffer of one element is a splat
     return ir.DenseElementsAttr.get(array.reshape(-1).view(np.uint8), type=type_)
 

@@ -27,8 +27,12 @@ def _slice_scatter(
     torch-mlir's canonicalization of a step does not end.
     """
     size = values.shape[dim]
-    if step == 1 or isinstance(size, torch.SymInt) or not source.numel():
+    if isinstance(size, torch.SymInt) or not source.numel():
         return NotImplemented
+    if step == 1:
+        if start is not None and end is not None:
+            return NotImplemented
+        return torch.slice_scatter(values, source, dim, start or 0, size if end is None else end)
     sliced = range(size)[slice(start, end, step)]
     axis = [-1 if each == dim % values.dim() else 1 for each in range(values.dim())]
     distance = torch.arange(size) - sliced.start
@@ -66,6 +70,40 @@ def _diagonal(values: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> 
     count = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)
     positions = start + torch.arange(max(count, 0)) * (columns + 1)
     return flat.index_select(-1, positions)
+
+
+def _diagonal_scatter(
+    values: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Any:
+    """Select between a tensor and the elements of a diagonal, by position."""
+    axes = dim1 % values.dim(), dim2 % values.dim()
+    rows, columns = (values.shape[axis] for axis in axes)
+    if any(isinstance(size, torch.SymInt) for size in (rows, columns)) or not source.numel():
+        return NotImplemented
+    row, column = torch.arange(rows)[:, None], torch.arange(columns)
+    position = torch.clamp(row if offset >= 0 else column, max=source.shape[-1] - 1)
+    spread = source.index_select(-1, position.reshape(-1)).unflatten(-1, tuple(position.shape))
+    if offset < 0:
+        spread = spread.unsqueeze(-2)
+    matrices = values.movedim(axes, (-2, -1))
+    return torch.where(column - row == offset, spread, matrices).movedim((-2, -1), axes)
+
+
+def _as_strided_scatter(
+    values: Tensor,
+    source: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> Any:
+    """Write elements at the positions that strides name, as ``fill_diagonal_`` does."""
+    if not values.is_contiguous() or any(isinstance(n, torch.SymInt) for n in (*size, *stride)):
+        return NotImplemented
+    positions = torch.full((), storage_offset or 0, dtype=torch.int64)
+    for count, step in zip(size, stride, strict=True):
+        positions = positions[..., None] + torch.arange(count) * step
+    flat = values.reshape(-1).index_copy(0, positions.reshape(-1), source.reshape(-1))
+    return flat.reshape(values.shape)
 
 
 def _unfold(values: Tensor, dimension: int, size: int, step: int) -> Any:
@@ -129,6 +167,8 @@ def indexing_operators() -> dict[Any, Callable[..., Any]]:
         aten.slice_scatter.default: _slice_scatter,
         aten.index_put.default: _index_put,
         aten.diagonal.default: _diagonal,
+        aten.diagonal_scatter.default: _diagonal_scatter,
+        aten.as_strided_scatter.default: _as_strided_scatter,
         aten.unfold.default: _unfold,
         aten.eq.Tensor: _equal,
         aten.slice.Tensor: _slice,

@@ -5,7 +5,7 @@ Source of the semantics: `aten/src/ATen/native` of PyTorch 2.13, the files that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -21,14 +21,19 @@ def _stable_sort(
 
 
 def _position_of(reduced: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Return ``argmax`` or ``argmin`` of floats by ``amax`` or ``amin``: the first NaN counts."""
+    """Return ``argmax`` or ``argmin`` by ``amax`` or ``amin``: the first NaN counts.
+
+    torch-mlir compares u8 with the least i8.
+    """
 
     def decomposed(values: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-        if not values.is_floating_point():
+        if not values.is_floating_point() and values.dtype != torch.uint8:
             return NotImplemented
         compared = values if dim is not None else values.reshape(-1)
         extreme = reduced(compared, -1 if dim is None else dim, True)
-        is_extreme = torch.logical_or(compared == extreme, torch.isnan(compared))
+        is_extreme = compared == extreme
+        if values.is_floating_point():
+            is_extreme = torch.logical_or(is_extreme, torch.isnan(compared))
         position = torch.argmax(is_extreme.to(torch.int32), -1 if dim is None else dim, keepdim)
         return position.reshape([1] * values.dim()) if dim is None and keepdim else position
 
@@ -38,22 +43,53 @@ def _position_of(reduced: Callable[..., Tensor]) -> Callable[..., Any]:
 def _extreme_of(
     reduced: Callable[..., Tensor], position: Callable[..., Tensor]
 ) -> Callable[..., Any]:
-    """Return ``max`` or ``min`` of floats along an axis: the extreme and its position."""
+    """Return ``max`` or ``min`` along an axis: the extreme and its position."""
 
     def decomposed(values: Tensor, dim: int, keepdim: bool = False) -> Any:
-        if not values.is_floating_point():
+        if not values.is_floating_point() and values.dtype != torch.uint8:
             return NotImplemented
         return reduced(values, dim, keepdim), position(values, dim, keepdim)
 
     return decomposed
 
 
+def _running(
+    values: Sequence[Tensor], dim: int, combined: Callable[..., Sequence[Tensor]]
+) -> Sequence[Tensor]:
+    """Scan an axis of static size: step ``n`` joins the results of ranges of ``2**n`` elements.
+
+    Args:
+        values: tensors of one shape.
+        dim: the axis.
+        combined: the results of two adjoining ranges, by those of the earlier and the later one.
+    """
+    size, length = values[0].shape[dim], 1
+    while length < size:
+        earlier, later = (
+            [each.narrow(dim, start, size - length) for each in values] for start in (0, length)
+        )
+        joined = combined(earlier, later)
+        values = [
+            torch.cat([each.narrow(dim, 0, length), result], dim)
+            for each, result in zip(values, joined, strict=True)
+        ]
+        length *= 2
+    return values
+
+
 def _running_extreme(is_extreme: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return ``cummax`` or ``cummin``: the extreme of each beginning of an axis, and its position.
 
-    Of equal elements the last one counts, and NaN is beyond all numbers. Step ``n`` joins the
-    results of ranges of ``2**n`` elements (``ReduceOps.cpp``).
+    Of equal elements the last one counts, and NaN is beyond all numbers (``ReduceOps.cpp``).
     """
+
+    def combined(earlier: Sequence[Tensor], later: Sequence[Tensor]) -> Sequence[Tensor]:
+        takes_later = is_extreme(later[0], earlier[0])
+        if later[0].is_floating_point():
+            is_number = torch.logical_not(torch.isnan(earlier[0]))
+            takes_later = torch.logical_and(takes_later, is_number)
+            takes_later = torch.logical_or(takes_later, torch.isnan(later[0]))
+        return [torch.where(takes_later, b, a) for a, b in zip(earlier, later, strict=True)]
 
     def decomposed(values: Tensor, dim: int) -> Any:
         if not values.dim():
@@ -63,33 +99,16 @@ def _running_extreme(is_extreme: Callable[..., Tensor]) -> Callable[..., Any]:
             return NotImplemented
         shape = [-1 if axis == dim % values.dim() else 1 for axis in range(values.dim())]
         positions = torch.arange(size).reshape(shape).expand(values.shape)
-        length = 1
-        while length < size:
-            earlier, later = (values.narrow(dim, n, size - length) for n in (0, length))
-            takes_later = is_extreme(later, earlier)
-            if values.is_floating_point():
-                is_number = torch.logical_not(torch.isnan(earlier))
-                takes_later = torch.logical_or(
-                    torch.logical_and(takes_later, is_number), torch.isnan(later)
-                )
-            values, positions = (
-                torch.cat(
-                    [
-                        each.narrow(dim, 0, length),
-                        torch.where(
-                            takes_later,
-                            each.narrow(dim, length, size - length),
-                            each.narrow(dim, 0, size - length),
-                        ),
-                    ],
-                    dim,
-                )
-                for each in (values, positions)
-            )
-            length *= 2
-        return values, positions
+        return _running((values, positions), dim, combined)
 
     return decomposed
+
+
+def _running_product(values: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    if not values.dim() or isinstance(values.shape[dim], torch.SymInt):
+        return NotImplemented
+    wide = dtype or (values.dtype if values.is_floating_point() else torch.int64)
+    return _running([values.to(wide)], dim, lambda a, b: [a[0] * b[0]])[0]
 
 
 def _element_of_order(values: Tensor, dim: int, keepdim: bool, position: Any) -> Any:
@@ -186,6 +205,7 @@ def ordering_operators() -> dict[Any, Callable[..., Any]]:
         aten.min.dim: _extreme_of(torch.amin, torch.argmin),
         aten.cummax.default: _running_extreme(torch.ge),
         aten.cummin.default: _running_extreme(torch.le),
+        aten.cumprod.default: _running_product,
         aten.median.default: _of_all(median),
         aten.median.dim: median,
         aten.nanmedian.default: _of_all(nanmedian),

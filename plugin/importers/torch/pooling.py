@@ -141,3 +141,48 @@ def adaptive_avg_pool3d(values: Tensor, sizes: Sequence[int]) -> Tensor:
         averages = [values.narrow(axis, start, end - start) for start, end in windows]
         values = torch.cat([part.mean(axis, keepdim=True) for part in averages], axis)
     return values
+
+
+def adaptive_max_pool(values: Tensor, sizes: Sequence[int]) -> Any:
+    """Take the maxima of windows of different sizes along two or three axes, and their indices."""
+    rank = len(sizes)
+    extents = values.shape[-rank:]
+    if any(isinstance(size, torch.SymInt) for size in extents):
+        return NotImplemented
+    pairs = list(zip(extents, sizes, strict=True))
+    if rank == 2 and not any(size % count for size, count in pairs):
+        return NotImplemented  # equal windows, which torch-mlir lowers
+    return _maxima(values, [_adaptive_windows(*pair) for pair in pairs])
+
+
+def _adaptive_windows(size: int, count: int) -> Tensor:
+    """Return the positions of the elements of each window, ``[count, width]``.
+
+    Window ``n`` has those from ``floor(n * size / count)`` to ``ceil((n + 1) * size / count)``. A
+    window that is smaller than others repeats its last element.
+    """
+    scaled = torch.arange(count) * size
+    starts = torch.div(scaled, count, rounding_mode="floor")
+    ends = torch.div(scaled + (size + count - 1), count, rounding_mode="floor")
+    width = max(-(-(n + 1) * size // count) - n * size // count for n in range(count))
+    return torch.minimum(starts[:, None] + torch.arange(width), ends[:, None] - 1)
+
+
+def _maxima(values: Tensor, windows: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Take the maxima of windows, each the product of positions of axes, and their flat indices."""
+    rank, lead = len(windows), values.dim() - len(windows)
+    indices = torch.zeros([1] * (2 * rank), dtype=torch.int64)
+    for axis, table in enumerate(windows):
+        shape = [1] * (2 * rank)
+        shape[2 * axis : 2 * axis + 2] = table.shape
+        indices = indices * values.shape[lead + axis] + table.reshape(shape)
+    elements = values
+    for axis, table in reversed(list(enumerate(windows))):
+        elements = elements.index_select(lead + axis, table.reshape(-1))
+        elements = elements.unflatten(lead + axis, tuple(table.shape))
+    order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]  # windows, then their elements
+    moved = [*range(lead), *[lead + axis for axis in order]]
+    elements = elements.permute(moved).flatten(lead + rank)
+    indices = indices.permute(order).flatten(rank).expand(elements.shape)
+    position = torch.argmax(elements, -1, keepdim=True)
+    return tuple(torch.gather(each, -1, position).squeeze(-1) for each in (elements, indices))

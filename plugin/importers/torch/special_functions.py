@@ -54,7 +54,21 @@ def _erfc(values: Tensor) -> Any:
     return torch.where(values.abs() >= 1.0, tail, 1.0 - torch.erf(values))  # NaN: 1 - erf(NaN)
 
 
+def _hypot(left: Tensor, right: Tensor) -> Any:
+    """Compute ``sqrt(x**2 + y**2)`` without overflow, as ``m * sqrt(1 + (n / m)**2)``."""
+    x, y = left.abs(), right.abs()
+    largest, least = torch.maximum(x, y), torch.minimum(x, y)
+    ratio = least / torch.where(largest > 0.0, largest, torch.ones_like(largest))
+    length = largest * torch.sqrt(1.0 + ratio * ratio)
+    is_infinite = torch.logical_or(torch.isinf(x), torch.isinf(y))
+    return torch.where(is_infinite, torch.full_like(length, torch.inf), length)
+
+
 def special_functions() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions by operator."""
     aten = torch.ops.aten
-    return {aten.erfc.default: _erfc, aten.special_erfc.default: _erfc}
+    return {
+        aten.erfc.default: _erfc,
+        aten.special_erfc.default: _erfc,
+        aten.hypot.default: _hypot,
+    }
