@@ -26,6 +26,7 @@ COMMANDS = {
     "import": "Convert weights of SOURCE to IREE parameters (.irpa), quantized tensors included.",
     "quantize": "Quantize the float weights of SOURCE and write them as IREE parameters.",
     "generate": "Generate text with a language model (.gguf, or a folder).",
+    "imatrix": "Write an importance matrix of a language model, as llama.cpp's llama-imatrix does.",
     "perplexity": "Compute the perplexity of a text under a language model.",
     "compare": "Compare MODEL (.tflite, .onnx) with a reference, layer by layer.",
     "bench": "Time a function of MODEL or of an executable (.vmfb), without copies of arrays.",

@@ -10,8 +10,11 @@ import gguf
 import numpy as np
 import pytest
 
+from command_line import fail, succeed
+from gguf_models import SMALL, TinyModel
 from subquant.errors import InputError
 from subquant.formats.imatrix import read_imatrix, write_imatrix
+from subquant.models.source import open_model
 
 SUMS = {
     "blk.0.attn_q.weight": np.arange(8, dtype=np.float32) / 3,
@@ -98,6 +101,40 @@ def test_a_written_matrix(tmp_path: Path) -> None:
     }
     for name, means in SUMS.items():
         np.testing.assert_allclose(read_imatrix(path).of(name, means.size), means, rtol=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_the_matrix_of_a_model(architecture: str, tmp_path: Path) -> None:
+    """An entry for each layer; queries, keys and values of block 0 read normalized embeddings."""
+    model = TinyModel(architecture, tied=architecture == "gemma3", **SMALL).write(
+        tmp_path / "model.gguf"
+    )
+    page, output = tmp_path / "page.txt", tmp_path / "matrix.gguf"
+    page.write_text("the sea is blue and the sky is blue " * 20)
+    printed = succeed("imatrix", model, "--text", page, "--tokens", "128", "-o", output)
+    assert "wrote" in printed.stderr
+    assert "(14 layers, 128 tokens)" in printed.stderr
+    arrays = {
+        tensor.name: np.asarray(tensor.data).reshape(tensor.shape[::-1])
+        for tensor in gguf.GGUFReader(model).tensors
+    }
+    tokenizer = open_model(model).tokenizer()
+    chunks = np.array(tokenizer.encode(page.read_text(), special=False)[:128]).reshape((2, 64))
+    chunks[:, 0] = tokenizer.start_token
+    states = arrays["token_embd.weight"][chunks.reshape(-1)].astype(np.float64)
+    scale = np.sqrt(states.shape[1]) if architecture == "gemma3" else 1.0
+    states *= scale
+    states /= np.sqrt((states**2).mean(1, keepdims=True) + 1e-6)
+    expected = ((states * arrays["blk.0.attn_norm.weight"]) ** 2).mean(0)
+    matrix = read_imatrix(output)
+    layers = {name for name, array in arrays.items() if name[:4] == "blk." and array.ndim == 2}
+    assert set(matrix.means) == layers
+    for name in ("attn_q", "attn_k", "attn_v"):
+        np.testing.assert_allclose(matrix.of(f"blk.0.{name}.weight", 64), expected, rtol=1e-4)
+    assert "must end in .gguf" in fail(2, "imatrix", model, "--text", page, "-o", "x.dat")
+    assert "expected 4,096 at least" in fail(
+        1, "imatrix", model, "--text", page, "--tokens", "4096", "-o", output
+    )
 
 
 def test_an_entry_that_is_missing_or_of_another_size(tmp_path: Path) -> None:
