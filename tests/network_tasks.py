@@ -87,7 +87,7 @@ def _fit(
 
 
 def images_task(
-    samples: int = 2400, fitted: int = 800, size: int = 12, channels: int = 16, batch: int = 16
+    samples: int = 2400, fitted: int = 800, size: int = 12, channels: int = 24, batch: int = 16
 ) -> Task:
     """Shifted and noisy patterns, classified by convolutions with a residual sum and pooling."""
     rng = np.random.default_rng(7)
@@ -97,7 +97,7 @@ def images_task(
     images = np.stack(
         [np.roll(patterns[n], shift, (0, 1)) for n, shift in zip(labels, shifts, strict=True)]
     )
-    images = images + rng.normal(size=images.shape) * 0.7
+    images = images + rng.normal(size=images.shape) * 1.0
     inputs = images[:, None].astype(np.float32)
     net = Network(11)
     x = net.add("Conv", "x", net.weight(channels, 1, 3, 3), net.weight(channels, scale=0.3),
@@ -111,14 +111,15 @@ def images_task(
     y = net.add("Conv", y, net.weight(channels, channels, 3, 3), net.weight(channels, scale=0.1),
                 pads=[1, 1, 1, 1])  # fmt: skip
     x = net.add("Relu", net.add("Add", x, y))
-    x = net.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    for pooling in ("MaxPool", "AveragePool"):
+        x = net.add(pooling, x, kernel_shape=[2, 2], strides=[2, 2])
     x = net.add("Flatten", x)
 
     def build(weight: str, bias: str) -> tuple[onnx.ModelProto, str]:
         result = net.add("Gemm", x, weight, bias)
         return net.model({"x": ("FLOAT", (batch, 1, size, size))}, result), str(x)
 
-    width = channels * (size // 2) ** 2
+    width = channels * (size // 4) ** 2
     return _fit(net, build, inputs, labels, fitted, width)
 
 

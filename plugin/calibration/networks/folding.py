@@ -13,7 +13,7 @@ with several axes become one, and the elementwise operations after it act on the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,15 +30,24 @@ from ...transforms.base import named
 from ...transforms.contraction.sink_reshapes import sink_reshapes
 from ...transforms.quantization.math.contraction import CONTRACTIONS, Contraction
 
+_ROOTS: dict[str, Callable[[Array], Array]] = {
+    "stablehlo.rsqrt": lambda x: np.asarray(1 / np.sqrt(x)),
+    "stablehlo.sqrt": lambda x: np.asarray(np.sqrt(x)),
+}
 _AFFINE = tuple(f"stablehlo.{name}" for name in ("add", "subtract", "multiply", "divide"))
 
 
 def fold_program(module: Operation) -> None:
     """Fold paddings, left weights and affine operations of contractions in `module`."""
     module_globals = ModuleGlobals(module)
+    for op in named(module, tuple(_ROOTS)):
+        _fold_root(op, module_globals)
     for op in named(module, ("stablehlo.dot_general",)):
         with ir.InsertionPoint(op), op.location:
             _exchange_operands(op, module_globals)
+    for op in named(module, ("stablehlo.dot_general",)):
+        with ir.InsertionPoint(op), op.location:
+            _drop_weight_batch(op, module_globals)
     for op in named(module, ("stablehlo.dot_general",)):
         with ir.InsertionPoint(op), op.location:
             _flatten_rows(op, module_globals)
@@ -53,6 +62,43 @@ def only_use(result: Value) -> tuple[Operation, int] | None:
     """Return the user of a value, and the number of the operand, if there is one use only."""
     uses = list(result.uses)
     return (uses[0].owner.operation, uses[0].operand_number) if len(uses) == 1 else None
+
+
+def _fold_root(op: Operation, module_globals: ModuleGlobals) -> None:
+    """Compute the root of a constant, such as that of a variance."""
+    elements = constant_elements(op.operands[0], module_globals)
+    if elements is None or elements.dtype != np.float32:
+        return
+    with np.errstate(all="ignore"), ir.InsertionPoint(op), op.location:
+        root = emit_stablehlo.constant(_ROOTS[op.name](elements), op.results[0].type.element_type)
+    op.results[0].replace_all_uses_with(root)
+    op.erase()
+
+
+def _drop_weight_batch(op: Operation, module_globals: ModuleGlobals) -> None:
+    """Write a product whose weight is equal for all indices of the batch without a batch."""
+    left, right = op.operands
+    contracted, batch = dot_axes(op)
+    if not batch[0] or not is_constant(right, module_globals) or not left.type.has_static_shape:
+        return
+    weight = constant_elements(right, module_globals)
+    assert weight is not None  # constant
+    first = weight
+    for axis in sorted(batch[1], reverse=True):
+        first = first.take(0, axis)
+    if not (weight == np.expand_dims(first, tuple(sorted(batch[1])))).all():
+        return
+    free = [n for n in range(left.type.rank) if n not in batch[0] and n not in contracted[0]]
+    order = [*batch[0], *free, *contracted[0]]  # as the result has them
+    if order != list(range(left.type.rank)):
+        left = emit_stablehlo.transpose(left, order)
+    rank, count = left.type.rank, len(contracted[0])
+    remaining = [n for n in range(weight.ndim) if n not in batch[1]]
+    axes = [list(range(rank - count, rank)), [remaining.index(n) for n in contracted[1]]]
+    matrix = emit_stablehlo.constant(first, right.type.element_type)
+    product = emit_stablehlo.dot_general(left, matrix, op.results[0].type, axes)
+    op.results[0].replace_all_uses_with(product)
+    op.erase()
 
 
 def _exchange_operands(op: Operation, module_globals: ModuleGlobals) -> None:

@@ -27,7 +27,7 @@ from ...transforms.base import ModulePass
 from ...transforms.quantization.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ...transforms.torch.legalize_torch import LegalizeTorch
 from .folding import fold_program
-from .plan import Plan, plan_of
+from .plan import Plan, name_of, plan_of
 from .ranges import parameters_of_range
 from .rewriting import dequantize_accumulators, quantize_values, quantize_weight, return_values
 from .weights import quantize_in_blocks, quantize_per_channel
@@ -158,14 +158,26 @@ def _description(plan: Plan) -> dict[str, Any]:
         reported.append(
             {
                 "name": name,
-                "op": op.name.removeprefix("stablehlo."),
+                "op": "mean" if op in plan.sum_of else op.name.removeprefix("stablehlo."),
                 "shape": [int(n) for n in op.results[0].type.shape],
                 "weight": [] if layer is None else [int(n) for n in op.operands[1].type.shape],
                 "why_float": "" if layer is None else layer.why_float,
                 "result": "int8" if is_integer else "f32",
             }
         )
+    nested = [
+        {
+            "name": name_of(op),
+            "op": op.name.removeprefix("stablehlo."),
+            "shape": [int(n) for n in op.results[0].type.shape],
+            "weight": [],
+            "why_float": "it is in a loop or a branch",
+            "result": "f32",
+        }
+        for op in plan.nested
+    ]
     return {
+        "nested": nested,
         "function": plan.function.attributes["sym_name"].value,
         "results": len(plan.function.attributes["function_type"].value.results),
         "observed": [len(numbers) for numbers in plan.observed],

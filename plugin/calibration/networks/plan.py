@@ -5,8 +5,9 @@ A *layer* is a contraction with a constant weight, its bias and its activation f
 integers if all their uses read quantized values:
 
 * operations that move elements, and pooling by maxima, on the quantized values as they are;
-* ``add``, ``subtract``, ``multiply``, ``concatenate`` and activation functions, if their operands
-  come from layers or from operations that compute with integers.
+* ``add``, ``subtract``, ``multiply``, ``concatenate``, activation functions and means (a sum over
+  axes or windows, divided by a number), if their operands come from layers or from operations that
+  compute with integers.
 
 Values that an operation only moves share one scale and zero point: they are a *group*. Its range
 is that of the values which layers and arithmetic read.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -24,19 +26,21 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir, stablehlo
 from ...dialects.windows import dot_axes
 from ...emit.constant_values import constant_elements, is_constant
+from ...emit.operation import producer_named
 from ...emit.parameters import ModuleGlobals
-from ...errors import InputError
-from ...transforms.base import is_public
+from ...errors import InputError, place_of
+from ...transforms.base import is_public, walk
 from ...transforms.quantization.math.contraction import CONTRACTIONS, Contraction
 from .folding import only_use
 
-Kind = Literal["move", "choice", "join", "arithmetic"]
+Kind = Literal["move", "choice", "join", "arithmetic", "mean"]
 
 _MOVES = ("broadcast_in_dim", "reshape", "reverse", "slice", "transpose")
 _KINDS: dict[str, Kind] = {
     **{f"stablehlo.{name}": "move" for name in (*_MOVES, "pad", "reduce_window")},
     **{f"stablehlo.{name}": "choice" for name in ("clamp", "maximum", "minimum")},
     "stablehlo.concatenate": "join",
+    "stablehlo.divide": "mean",
     **{f"stablehlo.{name}": "arithmetic" for name in ("add", "multiply", "subtract")},
 }
 _LOWEST = -3e38
@@ -77,7 +81,10 @@ class Plan:
     Attributes:
         function: the function of the program.
         layers: all contractions, quantized ones and others, in order.
-        integer_ops: the operations beside layers that compute with integers.
+        integer_ops: the operations beside layers that compute with integers; the division of a
+            mean.
+        sum_of: the sum of each mean in `integer_ops`.
+        nested: the contractions in loops and branches, which stay float.
         quantized_uses: for each quantized value its uses that read it quantized: users, and numbers
             of operands.
         groups: lists of values that share a scale and a zero point.
@@ -87,6 +94,8 @@ class Plan:
     function: Operation
     layers: list[Layer]
     integer_ops: dict[Operation, Kind] = field(default_factory=dict)
+    sum_of: dict[Operation, Operation] = field(default_factory=dict)
+    nested: list[Operation] = field(default_factory=list)
     quantized_uses: dict[Value, list[tuple[Operation, int]]] = field(default_factory=dict)
     groups: list[list[Value]] = field(default_factory=list)
     observed: list[list[int]] = field(default_factory=list)
@@ -110,7 +119,7 @@ class Plan:
         for op in operations_of(self.block):
             if op in layer_of:
                 rows.append((layer_of[op].name, op, layer_of[op].end))
-            elif self.integer_ops.get(op) == "arithmetic":
+            elif self.integer_ops.get(op) in ("arithmetic", "mean"):
                 rows.append((name_of(op), op, self._after_choices(op.results[0])))
         return rows
 
@@ -140,6 +149,8 @@ def plan_of(module: Operation, select: str = "", *, static: bool) -> Plan:
         if op.name in CONTRACTIONS
     ]
     plan = Plan(function, layers)
+    in_block = {layer.op for layer in layers}
+    plan.nested = [op for op in walk(function) if op.name in CONTRACTIONS and op not in in_block]
     if static:
         _Planner(plan, operations, module_globals).run()
     return plan
@@ -160,13 +171,21 @@ def operations_of(block: ir.Block) -> list[Operation]:
     return [op.operation for op in block.operations]
 
 
-_LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
+_NAMED_LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
 
 
 def name_of(op: Operation) -> str:
-    """Return the name of an operation: that of its location, or its own."""
-    match = _LOCATION.match(str(op.location))
-    return match.group(1) if match else op.name.removeprefix("stablehlo.")
+    """Return the name of an operation: that of its location, or its own with file and line."""
+    match = _NAMED_LOCATION.match(str(op.location))
+    if match:
+        return match.group(1)
+    source_line = place_of(op.location)
+    name = op.name.removeprefix("stablehlo.")
+    return (
+        f"{name} ({Path(source_line.file).name}:{source_line.line})"
+        if source_line and source_line.line
+        else name
+    )
 
 
 def _layer(op: Operation, module_globals: ModuleGlobals, select: re.Pattern[str]) -> Layer:
@@ -237,7 +256,11 @@ class _Planner:
     def run(self) -> None:
         """Fill the plan."""
         for op in self._operations:
-            if self._kind(op) and all(v in self._integer_values for v in self._computed(op)):
+            kind = self._kind(op)
+            reads = self._computed(op)
+            if kind == "mean":
+                reads = [self._plan.sum_of[op].operands[0]]
+            if kind and all(value in self._integer_values for value in reads):
                 self._integer_values.add(op.results[0])
         for op in reversed(self._operations):
             if op in self._layer_of:
@@ -245,6 +268,11 @@ class _Planner:
                 continue
             kind = self._kind(op)
             if kind is None or not self._is_quantized_only(op.results[0]):
+                continue
+            if kind == "mean":
+                if op.results[0] in self._integer_values:
+                    self._plan.integer_ops[op] = kind
+                    self._want(self._plan.sum_of[op], 0)
                 continue
             operands = [n for n, v in enumerate(op.operands) if v in set(self._computed(op))]
             known = all(op.operands[n] in self._integer_values for n in operands)
@@ -268,8 +296,10 @@ class _Planner:
         computed = self._computed(op)
         if str(type_.element_type) != "f32" or not computed:
             return None
-        if kind == "arithmetic":
-            return kind if len(computed) == 2 else None
+        if len(computed) == 1 and op.name in ("stablehlo.divide", "stablehlo.multiply"):
+            return "mean" if self._is_mean(op, computed[0]) else None
+        if kind in ("arithmetic", "mean"):
+            return kind if kind == "arithmetic" and len(computed) == 2 else None
         if kind == "choice":
             is_clamp = op.name == "stablehlo.clamp"
             return (
@@ -300,6 +330,27 @@ class _Planner:
             and names == ["stablehlo.maximum", "stablehlo.return"]
             and self._fill(op) < _LOWEST
         )
+
+    def _is_mean(self, op: Operation, dividend: Value) -> bool:
+        """Find the sum of a mean; False if an operation is none."""
+        divisors = [v for v in op.operands if v != dividend]
+        if op.name == "stablehlo.divide" and op.operands[0] != dividend:
+            return False
+        elements = constant_elements(divisors[0], self._module_globals)
+        if elements is None or not elements.size or not (elements == elements.flat[0]).all():
+            return False
+        if not elements.flat[0] > 0 or only_use(dividend) is None:
+            return False
+        while (reshape := producer_named(dividend, "stablehlo.reshape")) is not None:
+            dividend = reshape.operands[0]
+            if only_use(dividend) is None:
+                return False
+        total = producer_named(dividend, "stablehlo.reduce", "stablehlo.reduce_window")
+        if total is None or len(total.operands) != 2 or self._fill(total) != 0:
+            return False
+        names = [each.operation.name for each in total.regions[0].blocks[0].operations]
+        self._plan.sum_of[op] = total
+        return names == ["stablehlo.add", "stablehlo.return"]
 
     def _pads_exactly(self, op: Operation) -> bool:
         fill = self._fill(op)
@@ -349,5 +400,5 @@ class _Planner:
 
     def _is_read(self, value: Value) -> bool:
         """True if a layer or arithmetic reads a value."""
-        users = [op for op, _ in self._plan.quantized_uses.get(value, ())]
+        users = [op for op, _ in self._plan.quantized_uses.get(value, ())]  # layers, sums, others
         return any(self._plan.integer_ops.get(op, "arithmetic") == "arithmetic" for op in users)

@@ -141,7 +141,8 @@ def quantize_network(
         tuple(
             _row(row, reasons, how, sqnr(count + number))
             for number, row in enumerate(described["reported"])
-        ),
+        )
+        + tuple(_row(row, {}, how, None) for row in described["nested"]),
         tuple(sqnr(number) for number in range(count)),
         0 if samples is None else len(calibration),
         0 if samples is None else len(held_out),

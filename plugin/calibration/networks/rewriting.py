@@ -24,12 +24,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
-from ...dialects.quant import type_of
+from ...dialects.quant import parameters_of, type_of
 from ...dialects.stablehlo import DEQUANTIZE, QUANTIZE
+from ...emit import like, tensor, with_element
 from ...emit import stablehlo as emit_stablehlo
-from ...emit import with_element
 from ...emit.constant_values import constant_elements
-from ...emit.operation import create, value
+from ...emit.operation import create, tensor_type, value
 from ...emit.parameters import ModuleGlobals
 from ...numerics.casts import quantize
 from ...numerics.element_types import Array
@@ -63,7 +63,48 @@ def quantize_values(plan: Plan, parameters: Sequence[QuantizationParameters]) ->
     for op, kind in plan.integer_ops.items():
         if kind in ("move", "choice"):
             _quantize_constants(op, group_of[op.results[0]], module_globals)
+        elif kind == "mean":
+            _quantize_mean(op, plan.sum_of[op], dequantized, module_globals)
     return dequantized
+
+
+def _quantize_mean(
+    op: Operation,
+    total: Operation,
+    dequantized: dict[Value, Value],
+    module_globals: ModuleGlobals,
+) -> None:
+    """Sum the integers of a mean, and requantize the sum with the scale divided by the number."""
+    source = total.operands[0].owner.operation.operands[0]
+    parameters = parameters_of(source.type)
+    target = dequantized[op.results[0]].owner.operation.operands[0]
+    computed = 0 if constant_elements(op.operands[0], module_globals) is None else 1
+    constant = constant_elements(op.operands[1 - computed], module_globals)
+    assert parameters is not None  # quantized
+    assert constant is not None  # `_is_mean`
+    divisor = float(constant.flat[0])
+    factor = 1 / divisor if op.name == "stablehlo.divide" else divisor
+    i32 = ir.IntegerType.get_signless(32)
+    scaled = QuantizationParameters(
+        _I32, ExpressedType.F32, (), (), parameters.scales.astype(np.float64) * factor
+    )
+    with ir.InsertionPoint(op), op.location:
+        stored = value(_SCAST, [source], with_element(source.type, ir.IntegerType.get_signless(8)))
+        wide = tensor(emit_stablehlo.convert(stored, i32)) - np.int32(parameters.zero_points)
+        zero = emit_stablehlo.zero_of(i32)
+        result = with_element(total.results[0].type, i32)
+        summed = like(total, [wide.value, zero], [result])
+        scalar = tensor_type([], i32)
+        emit_stablehlo.fill_body(
+            summed.regions[0],
+            [scalar, scalar],
+            lambda *pair: [value("stablehlo.add", pair, scalar)],
+        )
+        shape = [int(n) for n in op.results[0].type.shape]
+        reshaped = emit_stablehlo.reshape(summed.results[0], shape)
+        mean = value(_SCAST, [reshaped], with_element(reshaped.type, type_of(scaled)))
+        requantized = value(QUANTIZE, [mean], target.type)
+    target.replace_all_uses_with(requantized)
 
 
 def _after(each: Value, plan: Plan) -> ir.InsertionPoint:

@@ -57,6 +57,8 @@ _MOVEMENTS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.tran
 _CASTS = ("quant.dcast", "stablehlo.uniform_dequantize", "subquant.dcast")
 _WIDTHS = (2, 4, 8)
 """Bits of storage that is contracted as i8."""
+_MAX_WIDTH = 16
+"""Wider storage is that of accumulators, which no contraction reads."""
 
 
 @dataclass(frozen=True)
@@ -138,10 +140,12 @@ class _Dequantized:
     def _of_cast(
         cls, op: Operation, movements: tuple[Operation, ...], module_globals: ModuleGlobals
     ) -> _Dequantized | None:
-        """Write the operands of a cast, which its quantized type has; None for blocks."""
+        """Write the operands of a cast, which its type has; None for blocks and accumulators."""
         [quantized] = op.operands
         parameters = parameters_of(quantized.type)
         if parameters is None or parameters.granularity == "sub-channel":
+            return None
+        if parameters.storage.width > _MAX_WIDTH:
             return None
         if not quantized.type.has_static_shape:
             return None

@@ -38,7 +38,7 @@ def sink_reshapes(product: Value, module_globals: ModuleGlobals) -> None:
             value = op.results[0]
             continue
         follower = _only_user(op.results[0]) if op.name == _RESHAPE else None
-        if follower is None:
+        if follower is None or len(follower.results) != 1:
             return
         result = _swap(value, op, follower, module_globals)
         if result is None:
