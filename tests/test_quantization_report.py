@@ -86,7 +86,7 @@ def test_the_cost_of_models(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Models of floats and of packed weights, with a softcap, with and without a tied table."""
-    monkeypatch.setattr(report, "_LOGITS_AT_ONCE", 1000)
+    monkeypatch.setattr(report, "LOGITS_AT_ONCE", 1000)
     path = tmp_path / "model.gguf"
     TinyModel(architecture, tied=architecture == "gemma3", **SMALL).write(path)
     output = tmp_path / "q.irpa"

@@ -22,7 +22,7 @@ from ..weights.theta import Theta
 from .moments import BlockMoments
 from .worker_threads import WorkerThreads
 
-_CHUNKS_AT_ONCE = 4
+CHUNKS_AT_ONCE = 4
 """Chunks whose inputs of layers are in memory together."""
 
 
@@ -95,8 +95,8 @@ class BlockRunner:
             return inputs
 
         moments = BlockMoments()
-        for start in range(0, len(states), _CHUNKS_AT_ONCE):
-            inputs = self._threads.map(inputs_of, states[start : start + _CHUNKS_AT_ONCE])
+        for start in range(0, len(states), CHUNKS_AT_ONCE):
+            inputs = self._threads.map(inputs_of, states[start : start + CHUNKS_AT_ONCE])
             moments.add(inputs, self._threads)
         return moments
 

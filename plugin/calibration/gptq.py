@@ -20,6 +20,7 @@ Algorithm 1, which has the Cholesky factor of the inverse; `U` is the same matri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -184,8 +185,23 @@ def _least_squares_scales(weight: Array, moments: Array, grid: Grid, integers: A
 
 def output_error(weight: Array, values: Array, moments: Array) -> float:
     """Return the root mean square error of a layer's outputs, relative to the outputs'."""
-    noise, power = (
-        float(np.einsum("nk,nk->n", each @ moments, each).sum(dtype=np.float64))
-        for each in (values - weight, weight)
-    )
-    return float(np.sqrt(max(noise, 0.0) / power)) if power else 0.0
+    [error] = output_errors(weight, values, [moments])
+    return error
+
+
+def output_errors(weight: Array, values: Array, moments: Sequence[Array]) -> list[float]:
+    """Return `output_error` for several moments ``H``, by one product of weights.
+
+    ``sum_n w_n H w_n^T`` is the sum of the elements of ``W^T W`` times those of ``H``.
+    """
+    difference = values - weight
+    noise, power = (_weighted_sums(each, moments) for each in (difference, weight))
+    return [
+        float(np.sqrt(max(of_difference, 0.0) / of_weight)) if of_weight else 0.0
+        for of_difference, of_weight in zip(noise, power, strict=True)
+    ]
+
+
+def _weighted_sums(rows: Array, moments: Sequence[Array]) -> list[float]:
+    products = rows.T @ rows
+    return [float(np.einsum("kl,kl->k", products, each).sum(dtype=np.float64)) for each in moments]

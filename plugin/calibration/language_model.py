@@ -34,7 +34,7 @@ from ..weights.theta import Dataset, Theta
 from .block_runner import BlockRunner
 from .finished_blocks import FinishedBlocks
 from .folding import fold_into
-from .gptq import output_error
+from .gptq import output_errors
 from .layer import Calibration
 from .mixed_precision import choose_quantizations
 from .moments import BlockMoments, InputMoments
@@ -171,14 +171,17 @@ def quantize_language_model(
             importance.get(name),
         )
         seconds = time.perf_counter() - start
-        on_calibration, on_held_out = (
-            None if each is None else output_error(weight, values, each.matrix)
-            for each in (inputs, held_out_inputs)
-        )
+        matrices = {
+            tokens: each.matrix
+            for tokens, each in (("calibration", inputs), ("held out", held_out_inputs))
+            if each is not None
+        }
+        relative = output_errors(weight, values, list(matrices.values()))
+        by_tokens = dict(zip(matrices, relative, strict=True))
         error = replace(
             layer_error(tensor, weight),
-            output_error=on_calibration,
-            held_out_error=on_held_out,
+            output_error=by_tokens.get("calibration"),
+            held_out_error=by_tokens.get("held out"),
             seconds=seconds,
         )
         return _QuantizedLayer(tensor, values, error)

@@ -14,7 +14,7 @@ softmax that is computed online: memory holds no logits of the whole vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +31,8 @@ from .block_runner import BlockRunner
 from .moments import BlockMoments
 from .worker_threads import WorkerThreads
 
-_LOGITS_AT_ONCE = 1 << 22
-"""Logits that are computed in one step: 16 MiB for each model."""
+LOGITS_AT_ONCE = 1 << 20
+"""Logits that are computed in one step: 4 MiB for each model."""
 
 Block = Mapping[str, InferenceTensor]
 """Tensors of a block in floats, by their names in it."""
@@ -98,9 +98,15 @@ def model_cost(
         scored = [
             np.concatenate([state[len(state) // 2 : -1] for state in each]) for each in states
         ]
-        logits = [_logits(*each) for each in zip(runners, scored, strict=True)]
-        for (start, first), (_, second) in zip(*logits, strict=True):
+        layers = [_OutputLayer(*each) for each in zip(runners, scored, strict=True)]
+        vocabulary = before.configuration.vocabulary
+        step = max(1, LOGITS_AT_ONCE // len(scored[0]))
+        for start in range(0, vocabulary, step):
+            tokens = np.arange(start, min(start + step, vocabulary), dtype=np.int32)
+            first, second = workers.map(lambda layer: layer.logits(tokens), layers)  # noqa: B023
             statistics.add(start, first, second)
+            before.release_pages()
+            after.release_pages()
     return statistics.cost()
 
 
@@ -116,22 +122,26 @@ def check_same_shape(before: ModelSource, after: ModelSource) -> None:
             )
 
 
-def _logits(runner: BlockRunner, states: Array) -> Iterator[tuple[int, Array]]:
-    """Yield a number of a token, and the logits ``[T, tokens]`` from that token on."""
-    configuration = runner.configuration
-    normed = normalize(configuration, runner.floats("output_norm"), states)
-    layer = runner.stored("token_embd" if configuration.tied else "output").flatten()
-    rows, bias = Embedding(Theta(layer)), layer.get("bias")
-    step = max(1, _LOGITS_AT_ONCE // len(states))
-    for start in range(0, configuration.vocabulary, step):
-        tokens = np.arange(start, min(start + step, configuration.vocabulary), dtype=np.int32)
+class _OutputLayer:
+    """The output layer of a model, for the hidden states ``[T, width]`` after the last block."""
+
+    def __init__(self, runner: BlockRunner, states: Array) -> None:
+        self._configuration = runner.configuration
+        self._normed = normalize(self._configuration, runner.floats("output_norm"), states)
+        tied = self._configuration.tied
+        self._layer = runner.stored("token_embd" if tied else "output").flatten()
+        self._rows = Embedding(Theta(self._layer))
+
+    def logits(self, tokens: Array) -> Array:
+        """Return the logits of some tokens, ``[T, tokens]``."""
         tensors: dict[str, InferenceTensor] = {
-            **layer,
-            "weight": PrimitiveTensor(np.asarray(rows(tokens), np.float32)),
+            **self._layer,
+            "weight": PrimitiveTensor(np.asarray(self._rows(tokens), np.float32)),
         }
+        bias = self._layer.get("bias")
         if isinstance(bias, PrimitiveTensor):
             tensors["bias"] = PrimitiveTensor(bias.array[tokens])
-        yield start, np.asarray(project_to_logits(configuration, Theta(tensors), normed))
+        return np.asarray(project_to_logits(self._configuration, Theta(tensors), self._normed))
 
 
 class NextTokens:

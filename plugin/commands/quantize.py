@@ -138,6 +138,7 @@ def command(
 
     from ..calibration.finished_blocks import key_of_run, open_finished_blocks
     from ..calibration.language_model import calibrated
+    from ..calibration.memory_bound import check_memory, memory_bound
     from ..calibration.outputs import (
         check_checkpoint_format,
         check_output_format,
@@ -196,6 +197,10 @@ def command(
             dataset, errors = quantize_weights(original, how, select, on_tensor)
             save(source, output, dataset, how, kind, on_tensor)
         else:
+            bound = memory_bound(open_model(source), texts, how, calibration, kind, threads)
+            check_memory(bound)
+            if text is not None:
+                say(f"calibrates in up to {decimal(bound)} of memory", err=True)
             key = key_of_run(source, texts, how, calibration, select, kind)
             with open_finished_blocks(unfinished, key, kind) as finished:
                 if finished.count:

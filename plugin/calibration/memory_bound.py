@@ -1,0 +1,108 @@
+"""Bound of the memory that a calibration takes, from the shapes of a model.
+
+For a block of ``W`` weights with layers ``[N, K]``, ``K_i`` inputs of each group of layers with one
+input, chunks of ``T`` tokens and ``S`` scores of a chunk's attention, numbers of 4 bytes::
+
+    moments        W + 2 sum K_i**2 + T' sum K_i + threads (max K_i**2 + T' max K_i + F)
+    quantization  3 W + 2 sum K_i**2 + threads max(6 K**2, 2 K**2 + 8 N K)
+    forward pass   F = T (4 width + 8 hidden) + 4 S
+
+``T'`` are the tokens of the chunks that are in memory together. The two sums of ``K_i**2`` are for
+calibration tokens and for held-out tokens. The factor of moments takes ``6 K**2``: the matrix in
+the order of its columns, and in float64 its copy and the Cholesky factor. The greater step counts,
+and in any case the hidden states of all tokens before and after a block, the model as quantized,
+and the tensor that is written to the output.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..errors import InputError
+from ..isolation.limits import available_cores, machine_memory
+from ..layouts.ggml import BLOCK_TYPES
+from ..models.configuration import expected_tensors
+from ..models.memory import peak_memory
+from ..models.source import ModelSource
+from ..weights.quantizing import WeightQuantization
+from .block_runner import CHUNKS_AT_ONCE
+from .layer import Calibration
+from .outputs import Output, ggml_type_of
+from .report import LOGITS_AT_ONCE
+from .texts import CutTexts
+
+_SHARED_INPUTS = {"attn_k": "attn_q", "attn_v": "attn_q", "ffn_up": "ffn_gate"}
+"""The layer with the same input, by the name of a layer."""
+_PROCESS_BYTES = 64 << 20
+"""Small arrays, fragments of the heap, and pages of files that are read."""
+
+
+def check_memory(bound: int) -> None:
+    """Refuse a calibration that may take more than the memory of this machine; InputError."""
+    memory = machine_memory()
+    if memory is not None and bound > memory:
+        raise InputError(
+            f"the calibration takes up to {bound / 2**30:,.1f} GiB of memory, and this machine has "
+            f"{memory / 2**30:,.1f} GiB; give fewer --threads or --calibration-tokens"
+        )
+
+
+def memory_bound(
+    source: ModelSource,
+    texts: CutTexts,
+    how: WeightQuantization,
+    calibration: Calibration,
+    output: Output,
+    threads: int | None = None,
+) -> int:
+    """Return the bytes that the process takes at most, see above.
+
+    The arguments are those of `calibrated`.
+    """
+    configuration = source.configuration
+    shapes = expected_tensors(configuration)
+    threads = available_cores() if threads is None else threads
+    chunks = [*texts.calibration, *texts.held_out]
+    length, tokens = max(map(len, chunks), default=0), sum(map(len, chunks))
+    at_once = length * min(CHUNKS_AT_ONCE, len(chunks))
+    width = configuration.width
+    scores = configuration.heads * length**2
+    forward = length * (4 * width + 8 * configuration.hidden) + 4 * scores
+    elements_of_layers, steps = 0, [0]
+    for number in range(configuration.blocks):
+        prefix = f"blk.{number}."
+        block = {name: shape for name, shape in shapes.items() if name.startswith(prefix)}
+        layers = {
+            name.removeprefix(prefix).removesuffix(".weight"): shape
+            for name, shape in block.items()
+            if len(shape) == 2
+        }
+        weights = sum(map(math.prod, block.values()))
+        elements_of_layers += sum(map(math.prod, layers.values()))
+        inputs = [
+            shape[1] for name, shape in layers.items() if _SHARED_INPUTS.get(name) not in layers
+        ]
+        products, most = 2 * sum(depth**2 for depth in inputs), max(inputs, default=0)
+        moments = weights + products + at_once * sum(inputs)
+        moments += threads * (most**2 + at_once * most + forward)
+        work = [max(6 * k * k, 2 * k * k + 8 * n * k) for n, k in layers.values()]
+        steps.append(max(moments, 3 * weights + products + threads * max(work, default=0)))
+    floats = max(steps) + 2 * tokens * width
+    if calibration.method == "auto":  # hidden states of one chunk for each layer
+        floats += 2 * len(shapes) * length * width
+    if texts.held_out:
+        floats = max(floats, 8 * LOGITS_AT_ONCE + 2 * max(steps))
+    stored = [tensor.size_in_bytes for tensor in source.tensors.values()]
+    quantized = int(elements_of_layers * _bits(how, calibration, output) / 8)
+    return (peak_memory() or 0) + _PROCESS_BYTES + 4 * floats + quantized + 2 * max(stored)
+
+
+def _bits(how: WeightQuantization, calibration: Calibration, output: Output) -> float:
+    """Return the bits of an element of a quantized layer in memory, with scales."""
+    if calibration.bits_average is not None:
+        return calibration.bits_average
+    block = BLOCK_TYPES.get(ggml_type_of(how)) if output == "gguf" else None
+    if block is not None:
+        return 8 * block.block.itemsize / block.size
+    bits = how.bits + (16 + how.bits) / how.block_size  # scales and zero points
+    return bits + 8 if output == "checkpoint" else bits  # packed, and as integers of 8 bits

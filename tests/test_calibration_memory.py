@@ -1,0 +1,74 @@
+"""Memory of a calibration: its bound beside the measured peak, and the refusal beforehand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import fail
+from gguf_models import TinyModel
+
+MEASURE = """
+import json, sys
+from subquant.calibration.language_model import calibrated
+from subquant.calibration.layer import Calibration
+from subquant.calibration.memory_bound import memory_bound
+from subquant.calibration.outputs import save
+from subquant.calibration.report import model_cost
+from subquant.calibration.texts import cut_texts
+from subquant.models.memory import peak_memory
+from subquant.models.source import open_model
+from subquant.weights.quantizing import WeightQuantization
+
+model, text, output, kind, method, threads = sys.argv[1:]
+how = WeightQuantization(4)
+average = 4.5 if method == "auto" else None
+calibration = Calibration(method, calibration_tokens=1024, bits_average=average)
+texts = cut_texts(open_model(model), open(text).read(), calibration)
+before = peak_memory()
+bound = memory_bound(open_model(model), texts, how, calibration, kind, int(threads))
+dataset, _ = calibrated(model, texts, how, calibration, output=kind, threads=int(threads))
+if method != "auto":
+    save(model, output, dataset, how, kind)
+    model_cost(open_model(model), open_model(output), texts.held_out, threads=int(threads))
+print(json.dumps([before, peak_memory(), bound]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+@pytest.mark.parametrize(
+    ("kind", "method", "threads"),
+    [
+        ("archive", "gptq", 1),
+        ("archive", "awq", 2),
+        ("archive", "auto", 2),
+        ("gguf", "gptq", 2),
+        ("gguf", "imatrix", 2),
+    ],
+)
+def test_the_bound_holds(kind: str, method: str, threads: int, tmp_path: Path) -> None:
+    """A layer of 1,536 inputs, whose moments take more memory than its weight."""
+    model, text = tmp_path / "model.gguf", tmp_path / "text.txt"
+    TinyModel("gemma3", ("F16",), hidden=1536, context=256, tied=True).write(model)
+    text.write_text("the sea is blue and the sky is blue " * 200)
+    output = tmp_path / ("q.gguf" if kind == "gguf" else "q.irpa")
+    command = [sys.executable, "-c", MEASURE, model, text, output, kind, method, str(threads)]
+    printed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    before, peak, bound = json.loads(printed)
+    assert peak <= bound
+    assert bound - before < 8 * (peak - before)
+
+
+def test_a_machine_with_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, text = tmp_path / "model.gguf", tmp_path / "text.txt"
+    TinyModel(types=("F16",)).write(model)
+    text.write_text("the sea is blue and the sky is blue " * 80)
+    monkeypatch.setattr("subquant.calibration.memory_bound.machine_memory", lambda: 1 << 20)
+    arguments = ["--calibrate", text, "--calibration-tokens", "128", "-o", tmp_path / "q.irpa"]
+    message = fail(1, "quantize", model, "--bits", "4", *arguments)
+    assert "of memory, and this machine has 0.0 GiB; give fewer --threads" in message
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.gguf", "text.txt"]
