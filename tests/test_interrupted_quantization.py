@@ -61,6 +61,7 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, name: str, call_number: int) -
     ("output", "options"),
     [
         ("q.irpa", ["--method", "awq"]),
+        ("q/", ["--method", "smoothquant", "--bits", "8", "--granularity", "axis"]),
         ("q.gguf", ["--asymmetric"]),
         ("q.gguf", ["--method", "imatrix"]),
         ("q/", []),

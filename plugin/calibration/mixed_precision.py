@@ -4,13 +4,13 @@ Quantized alone to ``b`` bits, a layer changes the model by about
 
     D(b) = D(b0) e(b)**2 / e(b0)**2
 
-``e`` is the error of the layer's outputs. ``D(b0)`` is measured: the layer's weight is rounded to
-``b0`` bits (`MEASURED_BITS`), calibration tokens go through the model, and the hidden states that
+``e`` is the error of the layer's outputs. ``D(b0)`` is measured: the layer is quantized to ``b0``
+bits (`MEASURED_BITS`) by GPTQ, calibration tokens go through the model, and the hidden states that
 the output layer reads change by ``D``, relative to them, squared, and averaged over the tokens.
 Changes of several layers add up as long as they are small.
 
 The bits of all layers are those of the least sum of ``D`` with a given average. Layers start with
-the fewest bits. The step to more bits that saves the most for each bit is step_counts first::
+the fewest bits. The step to more bits that saves the most for each bit is the first::
 
     gain = (D(b) - D(b')) / (elements (bits of b' - bits of b))
 
@@ -33,8 +33,6 @@ from ..layouts.ggml_quantization import QUANTIZED_TYPES
 from ..models.source import ModelSource
 from ..models.transformer import normalize
 from ..numerics.element_types import Array
-from ..numerics.parameters import StorageType
-from ..weights.grids import CLIPPINGS, fit_grid
 from ..weights.quantizing import WeightQuantization
 from ..weights.theta import Theta
 from .block_runner import BlockRunner
@@ -43,15 +41,13 @@ from .moments import BlockMoments, InputMoments
 from .outputs import Output, quantized_layer
 from .worker_threads import WorkerThreads
 
-MEASURED_BITS = 3
-"""Bits of the rounding whose effect on the model is measured, far above errors of float32."""
+MEASURED_BITS = 4
+"""Bits of the quantization whose effect on the model is measured."""
 
 _CANDIDATE_BITS = (2, 3, 4, 5, 6, 8)
 """Bits that a layer of an archive may have."""
 _SAMPLED_ROWS = 64
 """Rows of a weight whose output error is measured for each quantization, at most."""
-_MEASURED_CLIPPINGS = CLIPPINGS[::4]
-"""Ranges of blocks that the measured rounding tries."""
 
 
 class Choice(NamedTuple):
@@ -225,15 +221,12 @@ def measured_choices(
 def _measured_layer(
     weight: Array, inputs: InputMoments, options: Sequence[WeightQuantization], output: Output
 ) -> tuple[Array, list[Choice]]:
-    """Return a weight rounded to `MEASURED_BITS`, and choices relative to its square error.
+    """Return the values of a weight with `MEASURED_BITS`, and choices relative to its square error.
 
-    Errors of the choices are those of some rows of the weight, quantized by GPTQ.
+    Errors of the choices are those of some rows of the weight, which GPTQ quantizes each alone.
     """
-    size = math.gcd(weight.shape[1], 32)
-    importance = np.diag(inputs.matrix)
-    storage = StorageType(MEASURED_BITS)
-    grid = fit_grid(weight, size, storage, importance, clippings=_MEASURED_CLIPPINGS)
-    values = grid.dequantize(grid.round(weight))
+    measured_how = WeightQuantization(MEASURED_BITS, block_size=math.gcd(weight.shape[1], 32))
+    _, values = quantized_layer("", weight, measured_how, "archive", "gptq", inputs)
     rows = slice(None, None, -(-len(weight) // _SAMPLED_ROWS))
     sample = weight[rows]
     measured_error = output_error(sample, values[rows], inputs.matrix)
