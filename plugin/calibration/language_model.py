@@ -191,8 +191,9 @@ def quantize_language_model(
             settings = finished.choices
         elif average is not None:
             by_name = choose_quantizations(
-                source, names, BlockRunner(source, chunks, workers), how, output, average, workers
-            )
+                source, names, BlockRunner(source, chunks, workers), how, output, average, workers,
+                on_layer,
+            )  # fmt: skip
             settings = {source.tensors[name].name: each for name, each in by_name.items()}
             if finished is not None:
                 finished.add_choices(settings)

@@ -20,8 +20,9 @@ greatest gains are least for their average (the Lagrangian relaxation).
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -48,6 +49,10 @@ _CANDIDATE_BITS = (2, 3, 4, 5, 6, 8)
 """Bits that a layer of an archive may have."""
 _SAMPLED_ROWS = 64
 """Rows of a weight whose output error is measured for each quantization, at most."""
+
+
+OnLayer = Callable[[int, int, str], None]
+"""Called before each layer with its number, from 0, the count of layers, and its name."""
 
 
 class Choice(NamedTuple):
@@ -126,14 +131,18 @@ def choose_quantizations(
     output: Output,
     average: float,
     threads: WorkerThreads,
+    on_layer: OnLayer = lambda number, count, name: None,
 ) -> dict[str, WeightQuantization]:
     """Return the quantization of each layer, with an average of bits of at most `average`.
+
+    Args:
+        on_layer: called before the effect of each layer is measured.
 
     Raises:
         UsageError: as `candidates` and `allocate`.
     """
     options = candidates(how, output)
-    choices = measured_choices(source, names, runner, options, output, threads)
+    choices = measured_choices(source, names, runner, options, output, threads, on_layer)
     sizes = {name: math.prod(source.tensors[name].shape) for name in names}
     return allocate(choices, sizes, average)
 
@@ -164,6 +173,7 @@ def measured_choices(
     options: Sequence[WeightQuantization],
     output: Output,
     threads: WorkerThreads,
+    on_layer: OnLayer = lambda number, count, name: None,
 ) -> dict[str, list[Choice]]:
     """Return the choices of each layer, with their effects on the model.
 
@@ -177,33 +187,32 @@ def measured_choices(
     states = runner.embeddings()
     changed_states: dict[str, Array] = {}
     ratios: dict[str, list[Choice]] = {}
+    numbers = itertools.count()
     for number in range(source.configuration.blocks):
         prefix = f"blk.{number}."
         block = runner.weights(number)
         moments = runner.moments(number, block, states)
-        weight_names = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        of_block = {name: name.removeprefix(prefix) for name in names if name.startswith(prefix)}
 
         def measure(
-            part: str, block: Mapping[str, InferenceTensor] = block, moments: BlockMoments = moments
+            weight: tuple[str, str],
+            block: Mapping[str, InferenceTensor] = block,
+            moments: BlockMoments = moments,
         ) -> tuple[Array, list[Choice]]:
+            name, part = weight
+            on_layer(next(numbers), len(names), f"measure {source.tensors[name].name}")
             tensor = block[part]
             assert isinstance(tensor, PrimitiveTensor)  # `BlockRunner.weights`
             inputs = InputMoments(moments.of(part.removesuffix(".weight")), moments.tokens)
             return _measured_layer(tensor.array, inputs, options, output)
 
-        changed_states = dict(
-            zip(
-                changed_states,
-                runner.run(number, block, list(changed_states.values())),
-                strict=True,
-            )
-        )
-        for part, (values, relative) in zip(
-            weight_names, threads.map(measure, weight_names), strict=True
-        ):
+        after = runner.run(number, block, list(changed_states.values()))
+        changed_states = dict(zip(changed_states, after, strict=True))
+        measured = threads.map(measure, of_block.items())
+        for (name, part), (values, relative) in zip(of_block.items(), measured, strict=True):
             changed_block = {**block, part: PrimitiveTensor(values, part)}
-            [changed_states[prefix + part]] = runner.run(number, changed_block, states[:1])
-            ratios[prefix + part] = relative
+            [changed_states[name]] = runner.run(number, changed_block, states[:1])
+            ratios[name] = relative
         states = runner.run(number, block, states)
         source.release_pages()
     configuration = source.configuration
