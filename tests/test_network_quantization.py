@@ -15,6 +15,7 @@ import pytest
 import subquant
 from command_line import fail, succeed
 from network_tasks import Task, images_task, logits, onnx_session, tokens_task
+from onnx_networks import Network
 from programs import LONG
 from subquant.calibration.networks.histogram import Histogram
 from subquant.calibration.networks.inputs import CalibrationInputs
@@ -164,6 +165,55 @@ def test_bits_of_vulkan() -> None:
     network, x = small_images()
     result = subquant.compile(network.bytecode, target="vulkan").main(x)
     np.testing.assert_array_equal(result, small_images_result())
+
+
+# -- weights only ---------------------------------------------------------------------------------
+
+
+@functools.cache
+def dense_network() -> tuple[bytes, Array]:
+    """Two layers whose inputs depend on each other, and their samples."""
+    net = Network(3)
+    hidden = net.add("Relu", net.add("MatMul", "x", net.weight(128, 192)))
+    result = net.add("MatMul", hidden, net.weight(192, 24))
+    rng = np.random.default_rng(4)
+    inputs = rng.normal(size=(160, 16)) @ rng.normal(size=(16, 128))
+    inputs += 0.1 * rng.normal(size=inputs.shape)
+    model = net.model({"x": ("FLOAT", (16, 128))}, result)
+    return model.SerializeToString(), inputs.astype(np.float32)
+
+
+def test_int4_weights_by_the_inputs() -> None:
+    model, inputs = dense_network()
+    options: dict[str, Any] = {"bits": 4, "activations": "float"}
+    rounded = subquant.quantize_network(model, **options)
+    by_inputs = subquant.quantize_network(model, [inputs[:144]], held_out=0, **options)
+    assert {row.computes for row in by_inputs.layers} == {"w4"}
+    assert (rounded.calibration_batches, by_inputs.calibration_batches) == (0, 9)
+    x = inputs[144:]
+    floats, *results = (
+        np.asarray(subquant.compile(each).main(x))
+        for each in (rounded.float_bytecode, rounded.bytecode, by_inputs.bytecode)
+    )
+    noise = [np.linalg.norm(result - floats) / np.linalg.norm(floats) for result in results]
+    assert noise[1] < 0.6 * noise[0]
+    assert noise[0] < 0.2
+
+
+def test_int4_weights_in_a_file(tmp_path: Path) -> None:
+    model, inputs = dense_network()
+    network = subquant.quantize_network(model, bits=4, activations="float", select="MatMul_0")
+    assert [row.why_float for row in network.layers] == [
+        "",
+        "its name does not match the selection",
+    ]
+    network.save(tmp_path / "net.mlir")
+    text = (tmp_path / "net.mlir").read_text()
+    assert "!quant.uniform<i4<-7:7>:f32:{0:32, 1:1}" in text
+    expected = subquant.compile(network.bytecode).main(inputs[:16])
+    archive = {"model": tmp_path / "net.irpa"}
+    result = subquant.compile(tmp_path / "net.mlir", parameters=archive).main(inputs[:16])
+    np.testing.assert_array_equal(result, expected)
 
 
 # -- files ----------------------------------------------------------------------------------------

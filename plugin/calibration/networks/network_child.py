@@ -6,13 +6,15 @@ The functions are those of `subquant.compiler.mlir_client.ask`.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ...compiler.parameter_archive import program_archive
 from ...compiler.pipeline import UpstreamPass, run_pipeline
 from ...compiler.reading import parse_bytecode, parse_bytes
-from ...core._mlir import in_context_of, ir, skip_operation_classes
+from ...core._mlir import Value, in_context_of, ir, skip_operation_classes
 from ...core.files import read_input
 from ...dialects import create_context
 from ...dialects.stablehlo import DEQUANTIZE
@@ -26,6 +28,7 @@ from ...numerics.parameters import QuantizationParameters
 from ...transforms.base import ModulePass
 from ...transforms.quantization.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ...transforms.torch.legalize_torch import LegalizeTorch
+from ..moments import InputMoments
 from .folding import fold_program
 from .plan import Plan, name_of, plan_of
 from .ranges import parameters_of_range
@@ -69,9 +72,10 @@ def analyze(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) ->
 
 
 def quantize(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
-    """Quantize a prepared program by the ranges of its groups.
+    """Quantize a prepared program by the ranges of its groups, or by the moments of inputs.
 
-    The blobs are the quantized program, and one that also returns the ends of the layers.
+    The blobs after the program are matrices of moments. Those of the answer are the quantized
+    program, and one that also returns the ends of the layers.
     """
     steps("quantize")
     module = parse_bytecode(blobs[0], create_context())
@@ -79,7 +83,8 @@ def quantize(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -
     with in_context_of(module.operation):
         plan = plan_of(module.operation, arguments["select"], static=static)
         parameters = [parameters_of_range(*each) for each in arguments["ranges"]]
-        reasons = _quantize_layers(plan, parameters, arguments)
+        moments = _moments(plan, arguments["tokens"], blobs[1:])
+        reasons = _quantize_layers(plan, parameters, moments, arguments)
         ends = [value for _, _, value in plan.reported]
         if static:
             dequantized = quantize_values(plan, parameters)
@@ -115,12 +120,27 @@ def _bytecode(module: ir.Module) -> bytes:
     return buffer.getvalue()
 
 
+def _moments(plan: Plan, tokens: int, matrices: Sequence[bytes]) -> dict[Value, InputMoments]:
+    """Return the moments of inputs, which are the groups of a plan; none without matrices."""
+    moments = {}
+    for [value], matrix in zip(plan.groups, matrices, strict=True) if matrices else ():
+        size = int(value.type.shape[1])
+        square = np.frombuffer(matrix, np.float32).reshape((size, size))
+        moments[value] = InputMoments(square, tokens)
+    return moments
+
+
 def _quantize_layers(
-    plan: Plan, parameters: Sequence[QuantizationParameters], arguments: dict[str, Any]
+    plan: Plan,
+    parameters: Sequence[QuantizationParameters],
+    moments: Mapping[Value, InputMoments],
+    arguments: dict[str, Any],
 ) -> dict[str, str]:
     """Quantize the weights of the layers; return the reasons of float layers."""
     parameters_of = {
-        value: each for group, each in zip(plan.groups, parameters, strict=True) for value in group
+        value: each
+        for group, each in zip(plan.groups, parameters, strict=bool(parameters))
+        for value in group
     }
     module_globals, reasons = ModuleGlobals(plan.function.operation.parent.operation), {}
     for layer in plan.layers:
@@ -139,7 +159,11 @@ def _quantize_layers(
             continue
         try:
             quantized = quantize_in_blocks(
-                weight, layer.block_axis, arguments["block_size"], arguments["bits"]
+                weight,
+                layer.block_axis,
+                arguments["block_size"],
+                arguments["bits"],
+                moments.get(layer.op.operands[0]) if layer.multiplies_rows else None,
             )
         except UsageError as error:
             reasons[layer.name] = error.message

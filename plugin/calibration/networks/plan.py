@@ -73,6 +73,14 @@ class Layer:
         """True if the layer is quantized."""
         return not self.why_float
 
+    @property
+    def multiplies_rows(self) -> bool:
+        """True for a quantized product ``[M, K]`` with a matrix, which GPTQ quantizes."""
+        if not self.is_quantized or "convolution" in self.op.name:
+            return False
+        (contracted, _), _ = dot_axes(self.op)
+        return contracted == [1] and all(each.type.rank == 2 for each in self.op.operands)
+
 
 @dataclass
 class Plan:
@@ -87,8 +95,9 @@ class Plan:
         nested: the contractions in loops and branches, which stay float.
         quantized_uses: for each quantized value its uses that read it quantized: users, and numbers
             of operands.
-        groups: lists of values that share a scale and a zero point.
-        observed: for each group, the numbers of its values whose range it has.
+        groups: lists of values that share a scale and a zero point; without quantized activations,
+            the inputs of layers that GPTQ quantizes, each alone.
+        observed: for each group, the numbers of its values that calibration measures.
     """
 
     function: Operation
@@ -107,7 +116,7 @@ class Plan:
 
     @property
     def observed_values(self) -> list[Value]:
-        """The values whose ranges calibration measures, group by group."""
+        """The values that calibration measures, group by group."""
         pairs = zip(self.groups, self.observed, strict=True)
         return [group[number] for group, numbers in pairs for number in numbers]
 
@@ -153,6 +162,10 @@ def plan_of(module: Operation, select: str = "", *, static: bool) -> Plan:
     plan.nested = [op for op in walk(function) if op.name in CONTRACTIONS and op not in in_block]
     if static:
         _Planner(plan, operations, module_globals).run()
+    else:
+        inputs = dict.fromkeys(layer.op.operands[0] for layer in layers if layer.multiplies_rows)
+        plan.groups = [[value] for value in inputs]
+        plan.observed = [[0] for _ in inputs]
     return plan
 
 

@@ -8,7 +8,7 @@ writes the quantized program. Held-out inputs measure the error of each layer.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -108,19 +108,29 @@ def quantize_network(
     )
     if not any(not row["why_float"] and row["weight"] for row in described["reported"]):
         raise InputError("the network has no layer that can be quantized")
-    samples, ranges = None, []
+    samples, ranges, moments, tokens = None, [], list[Array](), 0
     if inputs is not None:
         run = _Program(tapped, described, on_step)
         samples = CalibrationInputs(inputs, run.inputs)
         calibration, held_out = samples.split(how.held_out)
     if static and samples is not None:
-        histograms = _measure(run, samples, calibration, described, on_step)
+        measured = _measured(run, samples, calibration, described, on_step)
+        histograms = _histograms(described["observed"], measured)
         ranges = [range_of(each, how.calibration, how.percentile) for each in histograms]
+    elif samples is not None:
+        moments, tokens = _moments(_measured(run, samples, calibration, described, on_step))
     on_step("quantize")
     reasons, (quantized, reporting) = ask(
         f"{_CHILD}:quantize",
         input_of(prepared),
-        {**request, "ranges": ranges, "bits": how.bits, "block_size": how.block_size},
+        {
+            **request,
+            "ranges": ranges,
+            "tokens": tokens,
+            "bits": how.bits,
+            "block_size": how.block_size,
+        },
+        [each.tobytes() for each in moments],
     )
     noise, count = None, described["results"]
     if samples is not None and held_out:
@@ -165,23 +175,39 @@ class _Program:
         return self._function.invoke(arguments)
 
 
-def _measure(
+def _measured(
     run: _Program,
     samples: CalibrationInputs,
     batches: Sequence[int],
     described: dict[str, Any],
     on_step: Callable[[str], object],
-) -> list[Histogram]:
-    """Return a histogram of the values of each group."""
-    counts, first = described["observed"], described["results"]
-    histograms = [Histogram() for _ in counts]
-    by_value = [h for h, count in zip(histograms, counts, strict=True) for _ in range(count)]
+) -> Iterator[list[Array]]:
+    """Yield the measured values of each batch."""
+    first, count = described["results"], sum(described["observed"])
     for number, index in enumerate(batches):
         on_step(f"calibrate: batch {number + 1} of {len(batches)}")
-        results = run(samples.batch(index))
-        for histogram, values in zip(by_value, results[first:], strict=False):
+        yield run(samples.batch(index))[first : first + count]
+
+
+def _histograms(counts: Sequence[int], measured: Iterable[Sequence[Array]]) -> list[Histogram]:
+    """Return a histogram of the values of each group; `counts` has the values of each."""
+    histograms = [Histogram() for _ in counts]
+    by_value = [h for h, count in zip(histograms, counts, strict=True) for _ in range(count)]
+    for results in measured:
+        for histogram, values in zip(by_value, results, strict=True):
             histogram.add(values)
     return histograms
+
+
+def _moments(measured: Iterable[Sequence[Array]]) -> tuple[list[Array], int]:
+    """Return ``X^T X`` of each input ``X``, float32, and the rows of the first."""
+    moments: list[Array] = []
+    rows = 0
+    for results in measured:
+        products = [each.T @ each for each in results]
+        moments = [a + b for a, b in zip(moments, products, strict=True)] if moments else products
+        rows += len(results[0]) if results else 0
+    return moments, rows
 
 
 def _row(

@@ -11,8 +11,13 @@ from ...numerics.casts import quantize
 from ...numerics.element_types import Array
 from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ...weights.grids import fit_grid
+from ..gptq import gptq, refit_scales
+from ..moments import InputMoments
 
 _LEAST_SCALE = np.float32(np.finfo(np.float32).tiny) * 4
+
+_REFITS = 2
+"""Rounds of GPTQ, each followed by scales that fit its integers."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,15 @@ def quantize_per_channel(weight: Array, axis: int, bits: int = 8) -> QuantizedWe
     return QuantizedWeight(quantize(weight, parameters), parameters)
 
 
-def quantize_in_blocks(weight: Array, inputs: int, block_size: int, bits: int) -> QuantizedWeight:
+def quantize_in_blocks(
+    weight: Array, inputs: int, block_size: int, bits: int, moments: InputMoments | None = None
+) -> QuantizedWeight:
     """Quantize a float32 weight with a scale for each block of inputs.
 
     Args:
         inputs: the axis of the inputs, along which blocks extend.
+        moments: second moments of the inputs, by which GPTQ chooses the integers; None to round to
+            nearest.
 
     Raises:
         UsageError: blocks do not divide the inputs.
@@ -56,11 +65,17 @@ def quantize_in_blocks(weight: Array, inputs: int, block_size: int, bits: int) -
         )
     storage = symmetric_storage(bits)
     moved = np.moveaxis(weight, inputs, -1)
-    grid = fit_grid(moved.reshape((-1, moved.shape[-1])), block_size, storage)
+    matrix = np.ascontiguousarray(moved.reshape((-1, moved.shape[-1])))
+    importance = None if moments is None else np.diag(moments.matrix)
+    grid = fit_grid(matrix, block_size, storage, importance)
+    integers = grid.round(matrix)
+    if moments is not None:
+        for _ in range(_REFITS):
+            integers = gptq(matrix, moments.damped, grid, moments.factor)
+            grid = refit_scales(matrix, moments.damped, grid, integers)
     # A type has positive scales; the storage is symmetric.
+    integers = (integers * np.sign(grid.columns(matrix.shape[1])[0])).reshape(moved.shape)
     scales = np.abs(grid.scales).reshape((*moved.shape[:-1], -1))
-    integers = grid.round(moved.reshape((-1, moved.shape[-1]))).reshape(moved.shape)
-    integers = integers * np.sign(np.repeat(grid.scales.reshape(scales.shape), block_size, -1))
     spread = np.moveaxis(scales, -1, inputs).astype(np.float32)
     sizes = tuple(block_size if axis == inputs else 1 for axis in range(weight.ndim))
     parameters = QuantizationParameters(
