@@ -112,15 +112,15 @@ def test_the_search_has_the_least_sum_of_powers(zero_points: bool, power: int) -
     errors = quantize_array(array.astype(np.float32), how).dequant() - array
     for row, error in zip(array, errors, strict=True):
         low, high = min(row.min(), 0.0), max(row.max(), 0.0)
-        sums = []
+        errors_of_ranges = []
         for factor in CLIPPINGS:
             span = (high - low) / 7 if zero_points else max(row, key=abs) / -4
             d = float(np.float16(span * factor))
             z = np.clip(np.rint(-low / d), 0, 7) if zero_points else 0
             ends = (0, 7) if zero_points else (-4, 3)
             q = np.clip(np.rint(row / d) + z, *ends)
-            sums.append((np.abs((q - z) * d - row) ** power).sum())
-        assert (np.abs(error) ** power).sum() == pytest.approx(min(sums), rel=1e-3)
+            errors_of_ranges.append((np.abs((q - z) * d - row) ** power).sum())
+        assert (np.abs(error) ** power).sum() == pytest.approx(min(errors_of_ranges), rel=1e-3)
 
 
 def test_scales_that_float16_does_not_hold() -> None:
