@@ -31,6 +31,12 @@ CASES = {
     "int4": Case(2, 2, 1, 96, 24, "int4", dynamic=True),
 }
 
+MANY_QUERIES = {
+    "many queries": Case(300, 2, 1, 8, 320, "f32"),
+    "many in a window": Case(300, 2, 2, 8, 320, window=100, softcap=2.0),
+    "many of int8": Case(129, 2, 1, 20, 140, "int8"),
+}
+"""Queries that NumPy takes in several steps."""
 
 COMPILED = Together({name: case.text for name, case in CASES.items()})
 
@@ -79,9 +85,9 @@ def test_what_is_not_attended_does_not_count(name: str, device: Device) -> None:
         np.testing.assert_array_equal(function(query, keys, values, np.int32(position)), required)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *MANY_QUERIES])
 def test_numpy_equals_formula(name: str) -> None:
-    case = CASES[name]
+    case = (CASES | MANY_QUERIES)[name]
     arrays = case.arrays(case.count)
     for position in {0, case.context // 2, case.context - case.count}:
         if position + case.count <= case.context:

@@ -11,6 +11,9 @@ from .array_functions import bits_of, dispatched
 from .cache_formats import stored_as
 from .element_types import F32, I32, AnyArray
 
+_MAX_QUERIES = 128
+"""Queries whose scores are computed in one step."""
+
 
 @dispatched
 def attend(
@@ -38,6 +41,13 @@ def attend(
     count, heads, depth = query.shape
     context, groups, _ = keys.shape
     start = int(np.clip(position, 0, max(0, context - count)))
+    if causal and count > _MAX_QUERIES:  # so that no scores of later keys are computed
+        settings = scale, window, softcap
+        pieces = [
+            attend(query[first : first + _MAX_QUERIES], keys, values, start + first, *settings)
+            for first in range(0, count, _MAX_QUERIES)
+        ]
+        return np.concatenate(pieces)
     first = max(0, start - window + 1) if window else 0
     attended = slice(first, start + count) if causal else slice(None)
     key, value = (
