@@ -13,6 +13,7 @@ import pytest
 from checkpoint_folders import FOLDERS
 from command_line import call, fail, succeed
 from gguf_models import SMALL, TinyModel
+from gguf_of_checkpoint import write_gguf
 from subquant.comparison.model_weights import compare_weights, in_common_form
 from subquant.layouts import PrimitiveTensor, QuantizedTensor
 from subquant.models.source import open_model
@@ -117,6 +118,30 @@ def test_rows_of_neighboring_pairs(rotated: int) -> None:
     np.testing.assert_array_equal(same, queries)
 
 
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [("llama2", "llama"), ("qwen2", "qwen2"), ("phi3_partial", "phi3"), ("smollm", "llama")],
+)
+def test_a_gguf_file_and_its_checkpoint(name: str, architecture: str, tmp_path: Path) -> None:
+    """Tensors have other names, and some have rows in another order; no value differs."""
+    path = write_gguf(name, architecture, tmp_path / "model.gguf")
+    result = compare_weights(path, FOLDERS / name)
+    assert result.only_in_model == result.only_in_original == result.other_shapes == []
+    assert len(result.weights) == len(open_model(path).tensors)
+    assert all(each.relative_error == 0 for each in result.weights)
+    assert all(each.name != each.original_name for each in result.weights)
+
+
+def test_norms_of_gemma(tmp_path: Path) -> None:
+    """A GGUF file has norms with their offset of 1, a checkpoint without; each is a factor."""
+    configuration = open_model(FOLDERS / "gemma3").configuration
+    assert configuration.structure.norm_offset == 1
+    values = np.float32([0.5, -0.25])
+    np.testing.assert_array_equal(
+        in_common_form(configuration, "blk.0.attn_norm.weight", values), values + 1
+    )
+
+
 def test_sources_that_are_no_models(tmp_path: Path) -> None:
     """Tensors by their names in the files; those without a counterpart are listed."""
     rng = np.random.default_rng(0)
@@ -142,6 +167,13 @@ def test_sources_that_are_no_models(tmp_path: Path) -> None:
     assert failed.exit_code == 1
     assert failed.stdout == printed
     assert "have no counterpart of the same shape, first 'b'" in failed.stderr
+
+
+def test_sources_without_common_tensors(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.irpa", tmp_path / "b.irpa"]
+    for path in paths:
+        Dataset({}, Theta([PrimitiveTensor(np.ones(4, np.float32), path.stem)])).save(path)
+    assert "have no tensor of the same name" in fail(2, "compare", *paths)
 
 
 def test_the_command(tmp_path: Path) -> None:

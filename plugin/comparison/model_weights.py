@@ -23,7 +23,7 @@ import numpy as np
 from ..calibration.gptq import output_error
 from ..calibration.moments import BlockMoments
 from ..calibration.report import Block, ModelCost, check_same_shape, model_cost
-from ..errors import SubquantError
+from ..errors import SubquantError, UsageError
 from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..models.configuration import Configuration
 from ..models.source import ModelSource, open_model
@@ -103,13 +103,18 @@ def compare_weights(
         tokens: the number of them, rounded down to chunks of 512, at least one.
 
     Raises:
-        UsageError: there is a text, and the models are no quantizations of one model.
+        UsageError: no tensors have the same name; or there is a text, and the models are no
+            quantizations of one model.
         InputError: a file cannot be read, or the text is shorter than a chunk.
         SubquantError: a file is not supported.
     """
     sides = _sides(model, original, needs_models=text is not None)
     weights, other_shapes = [], []
     common = [name for name in sides[1].tensors if name in sides[0].tensors]
+    if not common:
+        raise UsageError(
+            f"'{os.fspath(model)}' and '{os.fspath(original)}' have no tensor of the same name"
+        )
     for number, name in enumerate(common):
         progress(f"{number + 1} of {len(common)}: {name}")
         first, second = (side.tensors[name] for side in sides)
