@@ -25,6 +25,7 @@ from subquant.calibration.networks.ranges import parameters_of_range, range_of
 from subquant.errors import InputError, UsageError
 from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.signature import ValueType
+from tflite_builder import Graph
 
 Array = np.ndarray[Any, Any]
 CALIBRATION = 256
@@ -238,6 +239,55 @@ def test_the_command_writes_a_program_and_its_archive(tmp_path: Path) -> None:
     archive = {"model": tmp_path / "net-int8.irpa"}
     result = subquant.compile(output, parameters=archive).main(x)
     np.testing.assert_array_equal(result, small_images_result())
+
+
+# -- TensorFlow Lite ------------------------------------------------------------------------------
+
+
+def tflite_network() -> bytes:
+    """A convolution, a depthwise one around which is a sum, a mean, a dense layer; in floats."""
+    rng, graph = np.random.default_rng(5), Graph()
+
+    def constant(*shape: int) -> int:
+        spread = 1 / np.sqrt(np.prod(shape[1:]) or 1)
+        return graph.constant(rng.normal(size=shape) * spread, "float32")
+
+    def features(*shape: int) -> int:
+        return graph.tensor(shape, "float32")
+
+    x, first, second, total = features(2, 8, 8, 3), *(features(2, 8, 8, 16) for _ in range(3))
+    mean, flat, result = features(2, 1, 1, 16), features(2, 16), features(2, 10)
+    window: dict[str, Any] = {"padding": 0, "strideH": 1, "strideW": 1}
+    graph.operator("CONV_2D", [x, constant(16, 3, 3, 3), constant(16)], [first], "Conv2DOptions",
+                   **window, dilationHFactor=1, dilationWFactor=1,
+                   fusedActivationFunction=1)  # fmt: skip
+    graph.operator("DEPTHWISE_CONV_2D", [first, constant(1, 3, 3, 16), constant(16)], [second],
+                   "DepthwiseConv2DOptions", **window, dilationHFactor=1, dilationWFactor=1,
+                   depthMultiplier=1, fusedActivationFunction=3)  # fmt: skip
+    graph.operator("ADD", [first, second], [total], "AddOptions", fusedActivationFunction=0)
+    graph.operator("AVERAGE_POOL_2D", [total], [mean], "Pool2DOptions", padding=1, strideH=8,
+                   strideW=8, filterHeight=8, filterWidth=8, fusedActivationFunction=0)  # fmt: skip
+    graph.operator("RESHAPE", [mean, graph.constant([2, 16])], [flat])
+    graph.operator("FULLY_CONNECTED", [flat, constant(10, 16), constant(10)], [result],
+                   "FullyConnectedOptions")  # fmt: skip
+    return graph.model([x], [result])
+
+
+def test_a_tflite_network() -> None:
+    inputs = np.random.default_rng(6).normal(size=(24, 8, 8, 3)).astype(np.float32)
+    model = tflite_network()
+    network = subquant.quantize_network(model, [inputs[:22]], held_out=0)
+    assert [(row.operation, row.computes, row.result) for row in network.layers] == [
+        ("convolution", "int8", "int8"),
+        ("convolution", "int8", "int8"),
+        ("add", "int8", "int8"),
+        ("mean", "int8", "int8"),
+        ("dot_general", "int8", "f32"),
+    ]
+    result, expected = (
+        np.asarray(subquant.compile(each).main(inputs[22:])) for each in (network.bytecode, model)
+    )
+    assert np.linalg.norm(result - expected) < 0.03 * np.linalg.norm(expected)
 
 
 # -- inputs ---------------------------------------------------------------------------------------
