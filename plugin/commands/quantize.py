@@ -44,7 +44,7 @@ NETWORK_OPTIONS = ("activations", "calibration", "percentile", "held_out")
 """Fields of `NetworkQuantization` that the quantization of weights does not have."""
 _OF_NETWORKS = ("inputs", *NETWORK_OPTIONS, "batch", "dims")
 _OF_WEIGHTS = (
-    *("text", "held_out_text", "checkpoint_format", "threads", "plot"),
+    *("text", "held_out_text", "checkpoint_format", "plot"),
     *(each.name for each in fields(WeightQuantization) if each.name not in ("bits", "block_size")),
     *(each.name for each in fields(Calibration)),
 )
@@ -157,7 +157,8 @@ def command(
     network = {name: options.pop(name) for name in (*NETWORK_OPTIONS, "batch", "dims")}
     if is_network:
         network |= {name: options[name] for name in ("bits", "block_size")}
-        quantize_network_file(source, inputs, output, as_json=as_json, select=select, **network)
+        network |= {"select": select, "threads": threads}
+        quantize_network_file(source, inputs, output, as_json=as_json, **network)
         return
     calibration = Calibration(**pop_values(Calibration, options))
     how = WeightQuantization(**options)

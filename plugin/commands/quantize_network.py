@@ -35,8 +35,13 @@ def quantize_network_file(
     """Quantize a network, write it, and print the report; for `options` see `quantize_network`."""
     from ..calibration.networks.quantization import quantize_network
 
+    is_static = options["activations"] == "static"
+    if is_static and inputs is None:
+        raise UsageError(
+            "static activations need calibration inputs; give a folder by --inputs, or leave the "
+            "activations in floats by --activations float"
+        )
     if output is None:
-        is_static = options["activations"] == "static"
         suffix = "int8" if is_static else f"w{options['bits']}"
         output = f"{Path(source).stem}-{suffix}.mlir"
     if not output.endswith(".mlir"):

@@ -24,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
+from ...dialects.quant import is_quantized
 from ...dialects.windows import dot_axes
 from ...emit.constant_values import constant_elements, is_constant
 from ...emit.operation import producer_named
@@ -237,6 +238,8 @@ def _why_float(op: Operation, module_globals: ModuleGlobals) -> str:
     types = [value.type for value in (*op.operands, *op.results)]
     if any(not isinstance(t, ir.RankedTensorType) or not t.has_static_shape for t in types):
         return "it has a dynamic shape"
+    if any(is_quantized(type_) for type_ in types):
+        return "it is quantized already"
     if any(str(type_.element_type) != "f32" for type_ in types):
         return f"it computes {types[-1].element_type}, not f32"
     if not is_constant(op.operands[1], module_globals):

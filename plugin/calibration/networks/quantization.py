@@ -18,7 +18,7 @@ from ...core.files import write_atomically
 from ...errors import InputError, UsageError
 from ...importers.options import ImportOptions
 from ...numerics.element_types import Array
-from ...runtime import Executable
+from ...runtime import Device, Executable
 from ...runtime.function import Function
 from .histogram import Histogram
 from .inputs import CalibrationInputs, InputSource
@@ -74,6 +74,7 @@ def quantize_network(
     select: str = "",
     batch: str | int = "",
     dims: Sequence[str] = (),
+    threads: int | None = None,
     on_step: Callable[[str], object] = lambda step: None,
     **options: Any,
 ) -> QuantizedNetwork:
@@ -87,6 +88,7 @@ def quantize_network(
         select: a regular expression; layers whose name has no match stay float.
         batch: the batch size, if the model leaves it open.
         dims: the sizes of other dimensions that it leaves open, as ``name=N``.
+        threads: the number of CPU threads that run the float and the quantized program.
         on_step: called with a line about each step.
         **options: fields of `NetworkQuantization`.
 
@@ -96,7 +98,7 @@ def quantize_network(
     how = NetworkQuantization(**options)
     static = how.activations == "static"
     if static and inputs is None:
-        raise UsageError("static activations need calibration inputs")
+        raise UsageError("static activations need calibration inputs; give a folder of samples")
     if str(batch) == "dynamic":
         raise UsageError("a network is quantized with a batch size, not for a dynamic batch")
     import_options = ImportOptions(batch=str(batch), dims=tuple(dims))
@@ -106,11 +108,11 @@ def quantize_network(
     described, (prepared, tapped) = ask(
         f"{_CHILD}:analyze", module, {**request, "import_options": asdict(import_options)}
     )
-    if not any(not row["why_float"] and row["weight"] for row in described["reported"]):
-        raise InputError("the network has no layer that can be quantized")
+    _check_layers(described)
     samples, ranges, moments, tokens = None, [], list[Array](), 0
     if inputs is not None:
-        run = _Program(tapped, described, on_step)
+        device = Device("llvm-cpu", threads=threads)
+        run = _Program(tapped, described, device, on_step)
         samples = CalibrationInputs(inputs, run.inputs)
         calibration, held_out = samples.split(how.held_out)
     if static and samples is not None:
@@ -134,7 +136,7 @@ def quantize_network(
     )
     noise, count = None, described["results"]
     if samples is not None and held_out:
-        other = _Program(reporting, described, on_step)
+        other = _Program(reporting, described, device, on_step)
         noise = NoiseMeter(count + len(described["reported"]))
         observed = sum(described["observed"])
         for index in held_out:
@@ -159,14 +161,29 @@ def quantize_network(
     )
 
 
+def _check_layers(described: dict[str, Any]) -> None:
+    """Raise InputError, with the reasons, if no layer can be quantized."""
+    rows = [*described["reported"], *described["nested"]]
+    if any(row["weight"] and not row["why_float"] for row in rows):
+        return
+    reasons = [f"{row['name']}: {row['why_float']}" for row in rows if row["why_float"]]
+    listed = "; ".join(reasons[:3]) or "it has no product or convolution"
+    raise InputError(f"the network has no layer that can be quantized: {listed}")
+
+
 class _Program:
     """A compiled program that returns values of its plan."""
 
     def __init__(
-        self, bytecode: bytes, described: dict[str, Any], on_step: Callable[[str], object]
+        self,
+        bytecode: bytes,
+        described: dict[str, Any],
+        device: Device,
+        on_step: Callable[[str], object],
     ) -> None:
         on_step("compile")
-        self._function: Function = Executable(compile_to_bytes(bytecode))[described["function"]]
+        executable = Executable(compile_to_bytes(bytecode), device)
+        self._function: Function = executable[described["function"]]
         signature = self._function.signature
         assert signature is not None  # compiled here
         self.inputs = signature.inputs

@@ -53,12 +53,14 @@ def quantize_in_blocks(
 
     Args:
         inputs: the axis of the inputs, along which blocks extend.
+        block_size: the inputs of a block; fewer inputs are one block.
         moments: second moments of the inputs, by which GPTQ chooses the integers; None to round to
             nearest.
 
     Raises:
         UsageError: blocks do not divide the inputs.
     """
+    block_size = min(block_size, weight.shape[inputs])
     if weight.shape[inputs] % block_size:
         raise UsageError(
             f"its {weight.shape[inputs]} inputs are no multiple of the blocks of {block_size}"
