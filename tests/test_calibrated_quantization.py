@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import gguf
@@ -258,11 +259,32 @@ def test_errors_of_the_command(tmp_path: Path) -> None:
     output = tmp_path / "q.irpa"
     short = fail(1, "quantize", path, "--calibrate", text, "-o", output)
     assert re.search(
-        r"the text has \d+ tokens, expected 4,096 at least; give a longer text, or fewer --cal",
+        r"the calibration text has \d+ tokens, expected 4,096 at least; give a longer text, or few",
         short,
+    )
+    text.write_bytes(b"abc\xff")
+    assert f"the text of '{text}' is not UTF-8: byte 3 is 0xff" in fail(
+        1, "quantize", path, "--calibrate", text, "-o", output
     )
     text.write_text("the sea " * 400)
     few = ["--calibration-tokens", "128", "-o", output]
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    assert "the held-out text has 1 token, expected 64 at least" in fail(
+        1, "quantize", path, "--calibrate", text, "--held-out-text", empty, *few
+    )
+    assert fail(2, "quantize", path, "--calibrate", text, "--threads", "0", *few) == (
+        "error: the number of threads must be 1 or more, got 0\n"
+    )
+    folder = shutil.copytree(FOLDERS / "llama", tmp_path / "folder")
+    (folder / "tokenizer.json").unlink()
+    assert f"'{folder}' has no tokenizer.json; write one with" in fail(
+        1, "quantize", folder, "--calibrate", text, *few
+    )
+    unknown = TinyModel(properties={"attention.unknown": 1}, **SMALL).write(tmp_path / "odd.gguf")
+    assert "has the property 'llama.attention.unknown' = 1, which subquant does not use" in fail(
+        1, "quantize", unknown, "--calibrate", text, *few
+    )
     assert "use --granularity block" in fail(
         2, "quantize", path, "--granularity", "axis", "--calibrate", text, *few
     )
@@ -271,6 +293,7 @@ def test_errors_of_the_command(tmp_path: Path) -> None:
     )
     packed = TinyModel(types=("Q8_0",), **SMALL).write(tmp_path / "packed.gguf")
     assert "is quantized already" in fail(2, "quantize", packed, "--calibrate", text, *few)
+    assert not [*tmp_path.glob("q.irpa*")]
     succeed("quantize", packed, "--requantize", "--calibrate", text, *few)
 
 

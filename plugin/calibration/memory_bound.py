@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 
 from ..errors import InputError
-from ..isolation.limits import available_cores, machine_memory
+from ..isolation.limits import machine_memory
 from ..layouts.ggml import BLOCK_TYPES
 from ..models.configuration import expected_tensors
 from ..models.memory import peak_memory
@@ -30,6 +30,7 @@ from .layer import Calibration
 from .outputs import Output, ggml_type_of
 from .report import LOGITS_AT_ONCE
 from .texts import CutTexts
+from .worker_threads import WorkerThreads
 
 _SHARED_INPUTS = {"attn_k": "attn_q", "attn_v": "attn_q", "ffn_up": "ffn_gate"}
 """The layer with the same input, by the name of a layer."""
@@ -58,10 +59,13 @@ def memory_bound(
     """Return the bytes that the process takes at most, see above.
 
     The arguments are those of `calibrated`.
+
+    Raises:
+        UsageError: the number of threads is less than 1.
     """
     configuration = source.configuration
     shapes = expected_tensors(configuration)
-    threads = available_cores() if threads is None else threads
+    threads = WorkerThreads(threads).count
     chunks = [*texts.calibration, *texts.held_out]
     length, tokens = max(map(len, chunks), default=0), sum(map(len, chunks))
     at_once = length * min(CHUNKS_AT_ONCE, len(chunks))

@@ -46,10 +46,12 @@ def cut_texts(
     held_out_chunks: list[Array] = []
     if text is not None:
         count = max(1, calibration.calibration_tokens // length)
-        chunks = text_chunks(tokenizer, text, length, "fewer --calibration-tokens", count)
+        advice, name = "fewer --calibration-tokens", "calibration text"
+        chunks = text_chunks(tokenizer, text, length, advice, count, name)
         chunks, held_out_chunks = chunks[:count], chunks[count:]
     if not calibration.held_out_tokens:
         return CutTexts(chunks, [])
     if held_out is not None:
-        held_out_chunks = text_chunks(tokenizer, held_out, length, "--held-out-tokens 0 for none")
+        advice = "--held-out-tokens 0 for none"
+        held_out_chunks = text_chunks(tokenizer, held_out, length, advice, name="held-out text")
     return CutTexts(chunks, held_out_chunks[-max(1, calibration.held_out_tokens // length) :])

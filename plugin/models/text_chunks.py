@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, counted
 from ..numerics.element_types import Array
 from .tokenizer import AnyTokenizer
 
@@ -13,7 +13,12 @@ DEFAULT_CHUNK = 512
 
 
 def text_chunks(
-    tokenizer: AnyTokenizer, text: str, length: int, advice: str, least: int = 1
+    tokenizer: AnyTokenizer,
+    text: str,
+    length: int,
+    advice: str,
+    least: int = 1,
+    name: str = "text",
 ) -> list[Array]:
     """Return the whole chunks of a text, int32 ``[length]`` each; a shorter rest is not used.
 
@@ -23,6 +28,7 @@ def text_chunks(
     Args:
         advice: the remedy for a text that is too short, beside a longer text; for the message.
         least: the number of chunks that the text must have.
+        name: of the text, for the message.
 
     Raises:
         InputError: the text has fewer chunks.
@@ -31,8 +37,8 @@ def text_chunks(
     count = len(tokens) // length
     if count < least:
         raise InputError(
-            f"the text has {len(tokens):,} tokens, expected {least * length:,} at least; give a "
-            f"longer text, or {advice}"
+            f"the {name} has {counted(len(tokens), 'token')}, expected {least * length:,} at "
+            f"least; give a longer text, or {advice}"
         )
     chunks: Array = np.array(tokens[: count * length], np.int32).reshape((count, length))
     if tokenizer.adds_start and tokenizer.start_token is not None:
