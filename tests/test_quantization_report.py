@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,11 @@ def test_logits_that_are_no_numbers() -> None:
         statistics.cost()
 
 
-def whole_logits(source: ModelSource, tokens: np.ndarray) -> np.ndarray:
-    configuration, theta = source.configuration, source.dataset.theta
+def whole_logits(
+    source: ModelSource, tokens: np.ndarray, *, rounds_inputs: bool = False
+) -> np.ndarray:
+    configuration = replace(source.configuration, quantizes_activations=rounds_inputs)
+    theta = source.dataset.theta
     caches = empty_caches(configuration, len(tokens), "f32")
     states = embed(configuration, theta, tokens)
     x, _ = run_blocks(configuration, theta, states, np.int32(0), caches)
@@ -108,6 +112,30 @@ def test_the_cost_of_models(
     same = model_cost(before, open_model(path), chunks)
     assert same.kl_divergence == 0
     assert same.same_top_token == 1
+
+
+def test_inputs_that_are_rounded(tmp_path: Path) -> None:
+    """A model of W8A8 costs what its rounded inputs cost, too."""
+    path = TinyModel(**SMALL).write(tmp_path / "model.gguf")  # type: ignore[arg-type]
+    text, output = tmp_path / "text.txt", tmp_path / "q.irpa"
+    text.write_text(text_of(900))
+    succeed(
+        "quantize", path, "--bits", "8", "--granularity", "axis", "--method", "smoothquant",
+        "--calibrate", text, "--calibration-tokens", "128", "-o", output,
+    )  # fmt: skip
+    before, after = open_model(path), open_model(output)
+    chunks = cut_texts(open_model(path), None, Calibration(), text_of(300)).held_out[:2]
+    cost = model_cost(before, after, chunks)
+
+    def scored(source: ModelSource, *, rounds_inputs: bool) -> np.ndarray:
+        logits = [whole_logits(source, each, rounds_inputs=rounds_inputs) for each in chunks]
+        return np.concatenate([each[len(each) // 2 : -1] for each in logits])
+
+    targets = np.concatenate([chunk[len(chunk) // 2 + 1 :] for chunk in chunks])
+    floats = scored(before, rounds_inputs=False)
+    check_cost(cost, expected_cost(floats, scored(after, rounds_inputs=True), targets))
+    by_weights = expected_cost(floats, scored(after, rounds_inputs=False), targets)
+    assert cost.kl_divergence != pytest.approx(by_weights[2], rel=0.05)
 
 
 def test_models_that_are_not_the_same(tmp_path: Path) -> None:
