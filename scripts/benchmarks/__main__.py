@@ -10,6 +10,7 @@ Commands::
     scripts/bench --write docs/benchmarks-epyc.md    the page of another machine
     scripts/bench --target-cpu haswell               code for a CPU with fewer features
     scripts/bench --agreement                        a language model's words beside llama.cpp's
+    scripts/bench --perplexity page.txt a.gguf b.gguf    perplexities beside llama.cpp's
 
 The other runtimes are ONNX Runtime, LiteRT, llama.cpp and transformers. transformers is timed if it
 and torch are installed in .venv-bench, and modules of PyTorch if torch and torchao are, which
@@ -88,6 +89,14 @@ def _parser() -> argparse.ArgumentParser:
         "--agreement",
         action="store_true",
         help="compare the tokens of Gemma 3 270M with llama.cpp's, instead of timing",
+    )
+    parser.add_argument(
+        "--perplexity",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="measure the perplexity of a text (the first file) under GGUF files by llama.cpp and "
+        "subquant, instead of timing",
     )
     parser.add_argument("--log", type=Path, metavar="FILE", help="the file of the peers' messages")
     return parser
@@ -170,6 +179,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .language import model_file
 
         print("\n".join(compare(model_file(), max(options.threads), _say)))
+        return 0
+    if options.perplexity:
+        from .perplexities import perplexities
+
+        text, *files = options.perplexity
+        for line in perplexities(text.read_bytes().decode(), files, max(options.threads)):
+            print(line, flush=True)
         return 0
     cases = [case for case in make_cases() if re.search(options.case, case.name)]
     if options.list:

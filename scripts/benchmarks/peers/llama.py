@@ -99,6 +99,7 @@ class Reader:
         blas: bool = False,
     ) -> None:
         _use_blas(blas)
+        self.context = context
         self._min_rows = _ROWS if blas else 1
         parameters = _llama.llama_model_default_params()
         parameters.use_extra_bufts = repacked and not blas
