@@ -44,10 +44,8 @@ print(json.dumps([before, peak_memory(), bound]))
     ("kind", "method", "threads"),
     [
         ("archive", "gptq", 1),
-        ("archive", "awq", 2),
         ("archive", "auto", 2),
         ("gguf", "gptq", 2),
-        ("gguf", "imatrix", 2),
     ],
 )
 def test_the_bound_holds(kind: str, method: str, threads: int, tmp_path: Path) -> None:
@@ -60,7 +58,7 @@ def test_the_bound_holds(kind: str, method: str, threads: int, tmp_path: Path) -
     printed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     before, peak, bound = json.loads(printed)
     assert peak <= bound
-    assert bound - before < 8 * (peak - before)
+    assert bound - before < 5 * (peak - before)
 
 
 def test_a_machine_with_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,14 @@ input, chunks of ``T`` tokens and ``S`` scores of a chunk's attention, numbers o
     moments        W + 2 sum K_i**2 + T' sum K_i + threads (max K_i**2 + T' max K_i + F)
     quantization  3 W + 2 sum K_i**2 + threads max(6 K**2, 2 K**2 + 8 N K)
     forward pass   F = T (4 width + 8 hidden) + 4 S
+    report        2 W + threads F + 8 L
 
-``T'`` are the tokens of the chunks that are in memory together. The two sums of ``K_i**2`` are for
-calibration tokens and for held-out tokens. The factor of moments takes ``6 K**2``: the matrix in
-the order of its columns, and in float64 its copy and the Cholesky factor. The greater step counts,
-and in any case the hidden states of all tokens before and after a block, the model as quantized,
-and the tensor that is written to the output.
+``T'`` are the tokens of the chunks that are in memory together, and ``L`` the logits that are. The
+two sums of ``K_i**2`` are for calibration tokens and for held-out tokens. The factor of moments
+takes ``6 K**2``: the matrix in the order of its columns, and in float64 its copy and the Cholesky
+factor. The greatest step counts, and in any case the hidden states of all tokens before and after a
+block, the model as quantized, and the greatest tensor of the file, which is unpacked to be written
+to an archive.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def memory_bound(
     width = configuration.width
     scores = configuration.heads * length**2
     forward = length * (4 * width + 8 * configuration.hidden) + 4 * scores
-    elements_of_layers, steps = 0, [0]
+    elements_of_layers, steps, report = 0, [0], 0
     for number in range(configuration.blocks):
         prefix = f"blk.{number}."
         block = {name: shape for name, shape in shapes.items() if name.startswith(prefix)}
@@ -90,15 +92,17 @@ def memory_bound(
         moments = weights + products + at_once * sum(inputs)
         moments += threads * (most**2 + at_once * most + forward)
         work = [max(6 * k * k, 2 * k * k + 8 * n * k) for n, k in layers.values()]
+        report = max(report, 2 * weights + threads * forward + 8 * LOGITS_AT_ONCE)
         steps.append(max(moments, 3 * weights + products + threads * max(work, default=0)))
     floats = max(steps) + 2 * tokens * width
     if calibration.method == "auto":  # hidden states of one chunk for each layer
         floats += 2 * len(shapes) * length * width
     if texts.held_out:
-        floats = max(floats, 8 * LOGITS_AT_ONCE + 2 * max(steps))
+        floats = max(floats, report + 4 * tokens * width)
     stored = [tensor.size_in_bytes for tensor in source.tensors.values()]
     quantized = int(elements_of_layers * _bits(how, calibration, output) / 8)
-    return (peak_memory() or 0) + _PROCESS_BYTES + 4 * floats + quantized + 2 * max(stored)
+    written = max(stored) * (2 if output == "archive" else 1)
+    return (peak_memory() or 0) + _PROCESS_BYTES + 4 * floats + quantized + written
 
 
 def _bits(how: WeightQuantization, calibration: Calibration, output: Output) -> float:
