@@ -26,6 +26,7 @@ from subquant.layouts import (  # noqa: E402
     BlockScaledFloat8Layout,
     DynamicScaledQuantizer,
     InferenceTensor,
+    LookupBlockScaledLayout,
     PlanarQuantizedTensor,
     PrimitiveTensor,
     QuantizedLayout,
@@ -75,14 +76,14 @@ def ordered_layout() -> QuantizedLayout:
                                 order)  # fmt: skip
 
 
-def float8_layout() -> QuantizedLayout:
+def float8_layout(rows: int = 32) -> QuantizedLayout:
     rng = np.random.default_rng(3)
     planes = {
-        "d": rng.uniform(0.01, 0.1, (1, 2)).astype(np.float32),
-        "qs": rng.integers(0, 120, (32, 256), np.uint8),
+        "d": rng.uniform(0.01, 0.1, (rows // 32, 2)).astype(np.float32),
+        "qs": rng.integers(0, 120, (rows, 256), np.uint8),
     }
     return BlockScaledFloat8Layout(
-        (32, 256), planes, {"block_shape": [32, 128], "format": "f8E4M3FN"}
+        (rows, 256), planes, {"block_shape": [32, 128], "format": "f8E4M3FN"}
     )
 
 
@@ -98,6 +99,46 @@ WEIGHTS: dict[str, InferenceTensor] = {
     "float8": PlanarQuantizedTensor(float8_layout(), "weight"),
     "float": PrimitiveTensor(normal(32, 256), "weight"),
 }
+
+
+def lookup_layout(table: list[Any], block: int, **planes: Any) -> QuantizedLayout:
+    rng = np.random.default_rng(5)
+    scales = rng.uniform(0.01, 0.1, (512, 256 // block, 1)).astype(planes.pop("scales", np.float32))
+    indices = rng.integers(0, 256, (512, 256 // block, block // 2), np.uint8)
+    return LookupBlockScaledLayout(
+        (512, 256), {"d": scales, "qs": indices, **planes}, {"table": table}
+    )
+
+
+E2M1 = [sign * each for sign in (1, -1) for each in (0, 1, 2, 3, 4, 6, 8, 12)]
+LOOKUPS: dict[str, tuple[QuantizedLayout, float | None]] = {
+    "MXFP4": (lookup_layout(E2M1, 32), 5.0),
+    "NVFP4": (
+        lookup_layout(E2M1, 16, scales=np.float16, divisor=np.float32(1.5).reshape(())), 6.0
+    ),
+    "NF4": (lookup_layout(np.linspace(-1, 1, 16, dtype=np.float32).tolist(), 64), None),
+}  # fmt: skip
+"""Layouts of indices, and the bits of an element: floats that are looked up are not inspected."""
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_lookups_are_computed_by_a_kernel(name: str) -> None:
+    layout, bits = LOOKUPS[name]
+    module = nn.Linear(PlanarQuantizedTensor(layout, "weight")).eval()
+    x = torch.from_numpy(normal(3, 256))
+    result, remarks = compiled_result(module, x)
+    assert "is computed by a kernel" in remarks
+    assert error_of(result, ops.linear(x.numpy(), layout)) < FLOAT_ERROR
+    tensors = mlir_client.inspect(subquant.torch.export(module, (x,)).bytecode)
+    assert [each.bits_per_element for each in tensors] == ([] if bits is None else [bits])
+
+
+def test_float8_weights_are_computed_by_a_kernel() -> None:
+    layout, x = float8_layout(512), normal(3, 256)
+    module = nn.Linear(PlanarQuantizedTensor(layout, "weight")).eval()
+    result, remarks = compiled_result(module, torch.from_numpy(x))
+    assert "is computed by a kernel" in remarks
+    assert error_of(result, ops.linear(x, layout)) < FLOAT_ERROR
 
 
 @functools.cache

@@ -21,10 +21,11 @@ from ..dialects.dense import constant_array
 from ..dialects.quant import element_type, is_quantized
 from ..dialects.subquant import BLOCK_CONTRACTION, OPERAND_OPS, UNPACK, operands_of
 from ..emit.operation import producer_named
+from ..emit.stablehlo_semantics import reshape_source
 from ..errors import VerificationError
 from ..numerics.element_types import Array
 from ..numerics.parameters import Granularity, QuantizationParameters
-from ..transforms.base import NAMES_ATTRIBUTES, walk
+from ..transforms.base import NAMES_ATTRIBUTES, value_before, walk
 from .inspected_tensors import InspectedTensor
 
 Number = TypeVar("Number", int, float)
@@ -232,9 +233,18 @@ def _of_operands(op: Operation) -> InspectedTensor:
 def _plane_bits(op: Operation) -> int | None:
     """Return the bits of an integer in the planes of the storage; None where it has no planes."""
     attributes = {name: op.attributes[name] for name in op.attributes}
-    unpacking = None if op.name == BLOCK_CONTRACTION else producer_named(_storage_of(op), UNPACK)
+    unpacking = None if op.name == BLOCK_CONTRACTION else _unpacking_of(_storage_of(op))
     bits = attributes.get("plane_bits") if unpacking is None else unpacking.attributes["bits"]
     return None if bits is None else sum(int(count) for count in bits)
+
+
+def _unpacking_of(storage: Value) -> Operation | None:
+    """Return the unpacking of integers, or of their indices in a table; None without any."""
+    source = reshape_source(storage)
+    lookup = producer_named(source, "stablehlo.gather")
+    if lookup is not None:
+        source = value_before(lookup.operands[1], "stablehlo.convert", "stablehlo.reshape")
+    return producer_named(source, UNPACK)
 
 
 def _scale_bits(scales: Value) -> float:

@@ -214,7 +214,7 @@ def _byte_codes(elements: Value) -> tuple[FloatCodes, Value] | None:
     while pending:
         value = pending.pop()
         op = producer_of(value)
-        if str(value.type.element_type) == "i8" or op is None or op.name not in _DECODING:
+        if _is_byte(value) or op is None or op.name not in _DECODING:
             leaves[value] = None
             continue
         if op.name == _BROADCAST and producer_named(op.operands[0], *CONSTANTS) is None:
@@ -225,7 +225,7 @@ def _byte_codes(elements: Value) -> tuple[FloatCodes, Value] | None:
     if len(leaves) != 1:
         return None
     [codes] = leaves
-    if str(codes.type.element_type) != "i8" or codes.type.shape != elements.type.shape:
+    if not _is_byte(codes) or codes.type.shape != elements.type.shape:
         return None
     reals = _reals_of_bytes(elements, codes)
     for name in _BYTE_FORMATS:
@@ -235,9 +235,16 @@ def _byte_codes(elements: Value) -> tuple[FloatCodes, Value] | None:
     return None
 
 
+def _is_byte(value: Value) -> bool:
+    """True for a tensor of signless or unsigned bytes."""
+    return str(value.type.element_type) in ("i8", "ui8")
+
+
 def _reals_of_bytes(elements: Value, codes: Value) -> Array | None:
     """Evaluate elements for each byte; None if a constant is no splat."""
-    arrays: dict[Value, AnyArray] = {codes: np.arange(256, dtype=np.uint8).view(np.int8)}
+    bytes_ = np.arange(256, dtype=np.uint8)
+    is_unsigned = codes.type.element_type.is_unsigned
+    arrays: dict[Value, AnyArray] = {codes: bytes_ if is_unsigned else bytes_.view(np.int8)}
     for op in backward_slice(producer_of(elements), lambda op: op.results[0] != codes):
         if op.name in CONSTANTS:
             attribute = op.attributes["value"]

@@ -266,8 +266,8 @@ class Field:
             axes.append(tuple(strides))
         return None if start else (View(tuple(axes)), is_reversed)
 
-    def unpacked(self, *, is_reversed: bool) -> Value:
-        """Emit the fields of all words as a tensor of signless integers."""
+    def unpacked(self, *, is_reversed: bool, element_bits: int | None = None) -> Value:
+        """Emit the fields of all words as signless integers of their width, or `element_bits`."""
         shape = [int(n) for n in self.words.type.shape] or [1]
         words = stablehlo.reshape(self.words, shape)
         bytes_type = with_element(words.type, ir.IntegerType.get_signless(8))
@@ -287,7 +287,8 @@ class Field:
         if producer_named(self.words, *CONSTANTS) is not None:
             # IREE would evaluate it at compile time and store the unpacked constant.
             words = value("util.optimization_barrier", [words], words.type)
-        return subquant.unpack([words], [self.width], ir.IntegerType.get_signless(self.width))
+        element = ir.IntegerType.get_signless(element_bits or self.width)
+        return subquant.unpack([words], [self.width], element)
 
 
 def concatenated(fields: Sequence[Field], axis: int) -> Field | None:

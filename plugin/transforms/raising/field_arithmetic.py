@@ -27,11 +27,20 @@ BITS = (
 
 
 class FieldArithmetic:
-    """Bit fields of values, beside the facts about them."""
+    """Bit fields of values, beside the facts about them.
 
-    def __init__(self) -> None:
+    Args:
+        has_constant_words: words may be small constants, which are numbers otherwise.
+    """
+
+    def __init__(self, *, has_constant_words: bool = False) -> None:
         self._facts: dict[Value, Fact] = {}
         self._fields: dict[Value, Field] = {}
+        self._has_constant_words = has_constant_words
+
+    def field_of(self, value: Value) -> Field | None:
+        """The bit field that was recorded for a value."""
+        return self._fields.get(value)
 
     def _field(self, value: Value) -> Field | None:
         """A value as a bit field of words; None for floats, constants, dynamic sizes, offsets."""
@@ -43,7 +52,9 @@ class FieldArithmetic:
         if fact is not None and (isinstance(fact, ExpressedFact) or fact.is_shifted or fact.field):
             return None
         part = tensor_view(value)
-        return None if part.numbers is not None else Field.of(part.root, part.view)
+        if part.numbers is not None and not self._has_constant_words:
+            return None
+        return Field.of(part.root, part.view)
 
     def _field_after(self, op: Operation) -> Field | None:
         """The bit field of a result; None if it has none."""

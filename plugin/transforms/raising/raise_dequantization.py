@@ -28,6 +28,7 @@ Integers that are contracted as integers, with scales afterwards, stay as they a
   A transposition and a reshape follow it, and a contraction runs over the axes ahead of them.
 * Integers of 2, 4 or 8 bits that shifts and masks extract from words, and that are concatenated,
   are a ``subquant.unpack`` (`raising.bit_fields`).
+* Indices of 4 bits of a look-up in 16 entries are a ``subquant.unpack`` (`raising.lookup_indices`).
 * A ``gather`` of rows moves ahead of the unpacking or the dequantization (`raising.gathers`).
 * Private functions that convert or select integers of 2 to 16 bits, or gather rows, are inlined
   first: JAX emits one for each nested ``jax.jit``, and for ``jnp.where`` and ``jnp.take``.
@@ -64,6 +65,7 @@ from .gathers import (
     slice_before_unpacking,
     use_loop_invariants,
 )
+from .lookup_indices import unpack_lookup_indices
 from .narrow_constants import NarrowStorage
 
 _GATHER = "stablehlo.gather"
@@ -95,6 +97,7 @@ class RaiseDequantization(ModulePass):
             slice_before_unpacking(op)
         for op in named(module, [_GATHER]):
             gather_before_unpacking(op)
+        unpack_lookup_indices(module)
         arithmetic, remarks = Arithmetic(), []
         steps = named(module, STEPS)
         for op in steps:

@@ -37,7 +37,7 @@ from .negative_indices import normalize_indices
 from .negative_scalars import write_negative_scalars
 from .remainders import write_remainders
 from .sort_order import order_sorts
-from .static_shapes import write_static_shapes
+from .static_shapes import erase_identities, write_static_shapes
 from .unfolded_divisions import hide_dividends, show_dividends
 
 _DIALECTS = ("torch.", "torch_c.")
@@ -155,6 +155,7 @@ class LegalizeTorch(ModulePass):
                 del op.attributes[_IMPORT_ATTRIBUTE]
         show_dividends(module)
         write_static_shapes(module)
+        erase_identities(module)
         order_sorts(module)
         for op in named(module, ["stablehlo.constant"]):
             if not isinstance(op.attributes["value"], ir.DenseElementsAttr):

@@ -18,6 +18,9 @@ from ...emit.operation import erase_unused, value
 from ..base import named
 
 _IOTA, _RESHAPE = "stablehlo.dynamic_iota", "stablehlo.dynamic_reshape"
+_MOVES = ("stablehlo.convert", "stablehlo.reshape", "stablehlo.broadcast_in_dim")
+"""Operations that torch-mlir also writes where they change nothing."""
+_AXES = "broadcast_dimensions"
 
 
 def write_static_shapes(module: Operation) -> None:
@@ -35,3 +38,13 @@ def write_static_shapes(module: Operation) -> None:
                 static = value("stablehlo.iota", [], type_, axis)
         op.results[0].replace_all_uses_with(static)
         erase_unused(op, also=lambda each: each.name.startswith(("stablehlo.", "arith.")))
+
+
+def erase_identities(module: Operation) -> None:
+    """Erase conversions, reshapes and broadcasts whose result is their operand."""
+    for op in named(module, _MOVES):
+        operand = op.operands[0]
+        axes = list(op.attributes[_AXES]) if _AXES in op.attributes else []
+        if op.results[0].type == operand.type and axes == sorted(axes):
+            op.results[0].replace_all_uses_with(operand)
+            op.erase()
