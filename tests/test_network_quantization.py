@@ -175,8 +175,8 @@ def test_bits_of_vulkan() -> None:
 
 def test_int4_weights_by_the_inputs(tmp_path: Path) -> None:
     net = Network(3)  # two layers, whose inputs depend on each other
-    hidden = net.add("Relu", net.add("MatMul", "x", net.weight(128, 192)))
-    result = net.add("MatMul", hidden, net.weight(192, 24))
+    hidden = net.add("Relu", net.add("MatMul", "x", net.weight(128, 1088)))
+    result = net.add("MatMul", hidden, net.weight(1088, 24))
     model = net.model({"x": ("FLOAT", (16, 128))}, result).SerializeToString()
     rng = np.random.default_rng(4)
     inputs = rng.normal(size=(160, 16)) @ rng.normal(size=(16, 128))
@@ -187,7 +187,10 @@ def test_int4_weights_by_the_inputs(tmp_path: Path) -> None:
     assert {row.computes for row in by_inputs.layers} == {"w4"}
     assert (rounded.calibration_batches, by_inputs.calibration_batches) == (0, 9)
     by_inputs.save(tmp_path / "net.mlir")
-    assert "!quant.uniform<i4<-7:7>:f32:{0:32, 1:1}" in (tmp_path / "net.mlir").read_text()
+    text = (tmp_path / "net.mlir").read_text()
+    assert "!quant.uniform<i4<-7:7>:f32:{0:32, 1:1}" in text  # 816 scales
+    assert "quantized_type = !quant.any<i4<-7:7>:f32>" in text  # 4,352 scales, in the archive
+    assert "tensor<128x544xi8>" in text
     x, (first, second) = inputs[144:], net.constants.values()
     floats = np.maximum(x @ first, 0) @ second
     archive = {"model": tmp_path / "net.irpa"}

@@ -27,6 +27,7 @@ from ...isolation.limits import time_limit
 from ...numerics.parameters import QuantizationParameters
 from ...transforms.base import ModulePass
 from ...transforms.quantization.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
+from ...transforms.quantization.pack_narrow_storage import PackNarrowStorage
 from ...transforms.torch.legalize_torch import LegalizeTorch
 from ..moments import InputMoments
 from .folding import fold_program
@@ -105,6 +106,7 @@ def write(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> A
     """Write the constants of a program to an archive; return the program as text, as the blob."""
     steps("write")
     module = parse_bytecode(blobs[0], create_context())
+    _run(module, PackNarrowStorage())  # an archive has whole bytes
     with program_archive(arguments["archive"], {}) as archive:
         archive.finish(module)
     return None, [(str(module) + "\n").encode()]

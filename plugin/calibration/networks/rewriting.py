@@ -24,10 +24,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
-from ...dialects.quant import parameters_of, type_of
+from ...dialects.quant import any_type_of, parameters_of, type_of
 from ...dialects.stablehlo import DEQUANTIZE, QUANTIZE
 from ...emit import like, tensor, with_element
 from ...emit import stablehlo as emit_stablehlo
+from ...emit import subquant as emit_subquant
 from ...emit.constant_values import constant_elements
 from ...emit.operation import create, tensor_type, value
 from ...emit.parameters import ModuleGlobals
@@ -41,6 +42,8 @@ from .weights import QuantizedWeight
 
 _SCAST = "quant.scast"
 _I32 = StorageType(32, True)
+_MAX_TYPE_SCALES = 1 << 12
+"""Scales of a weight that its type has, at most: more are an operand, which the archive holds."""
 
 
 def quantize_values(plan: Plan, parameters: Sequence[QuantizationParameters]) -> dict[Value, Value]:
@@ -163,6 +166,16 @@ def _constant(
     """Write a constant of integers, and its dequantization."""
     width = parameters.storage.width
     constant = emit_stablehlo.constant(stored, ir.IntegerType.get_signless(width))
+    if parameters.granularity == "sub-channel" and parameters.scales.size > _MAX_TYPE_SCALES:
+        scales = emit_stablehlo.constant(parameters.scales.astype(np.float16), ir.F16Type.get())
+        described = any_type_of(parameters.storage, parameters.expressed)
+        return emit_subquant.dequantize(
+            constant,
+            scales,
+            parameters.block_shape(stored.shape),
+            ir.TypeAttr.get(described),
+            type_.element_type,
+        )
     quantized = value(_SCAST, [constant], with_element(type_, type_of(parameters)))
     return value(cast, [quantized], type_)
 
