@@ -235,7 +235,7 @@ def _compare_outputs(
     assert after is not None
     check_same_shape(before, after)
     length = min(DEFAULT_CHUNK, before.configuration.context, after.configuration.context)
-    chunks = text_chunks(open_model(before.path).tokenizer(), text, length, "no text")
+    chunks = text_chunks(open_model(before.path).tokenizer(), text, length, "leave out --text")
     outputs = _OutputErrors(before.configuration, after.configuration)
     cost = model_cost(
         before,
