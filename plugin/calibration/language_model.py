@@ -277,7 +277,9 @@ def _quantized_block(
             layers.append((name, quantize(names[name], tensor.array, inputs, held_out_inputs)))
         return layers
 
-    return list(itertools.chain.from_iterable(workers.map(quantize_group, groups.items())))
+    # The last layers take the longest, so they are begun first.
+    quantized = workers.map(quantize_group, reversed(groups.items()))
+    return list(itertools.chain.from_iterable(reversed(quantized)))
 
 
 def _layer_names(configuration: Configuration) -> list[str]:
