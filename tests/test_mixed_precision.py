@@ -138,7 +138,7 @@ def test_effects_are_those_of_the_whole_model(tmp_path: Path) -> None:
                 if name.startswith(f"blk.{number}."):
                     moments[name] = of_block.of(name.split(".")[2])
             states = runner.run(number, block, states)
-    before, _ = hidden_and_logits(source, source.dataset.theta, chunks[0])
+    before, _ = hidden_and_logits(source, source.dataset.theta, chunks[2])
     flat = source.dataset.theta.flatten()
     for name in names:
         tensor = flat[name]
@@ -147,7 +147,7 @@ def test_effects_are_those_of_the_whole_model(tmp_path: Path) -> None:
         integers, grid = quantize_layer(tensor.array, inputs, WeightQuantization(4))
         values = grid.dequantize(integers)
         theta = Theta(flat | {name: PrimitiveTensor(values, name)})
-        after, _ = hidden_and_logits(source, theta, chunks[0])
+        after, _ = hidden_and_logits(source, theta, chunks[2])
         change = np.mean(((after - before) ** 2).sum(-1) / (before**2).sum(-1))
         three, four = choices[name]
         assert (three.bits, four.bits) == (3.5, 4.5)

@@ -177,14 +177,15 @@ def measured_choices(
 ) -> dict[str, list[Choice]]:
     """Return the choices of each layer, with their effects on the model.
 
-    The chunks of the runner go through the model in floats. Memory holds a hidden state of the
-    first chunk for each layer.
+    The chunks of the runner go through the model in floats. Memory holds a hidden state of one
+    chunk for each layer: the middle one, as a text may begin with titles and a table of contents.
 
     Args:
         names: the names of the weights in the forward pass.
         options: the quantizations that a layer may have.
     """
     states = runner.embeddings()
+    middle = len(states) // 2
     changed_states: dict[str, Array] = {}
     ratios: dict[str, list[Choice]] = {}
     numbers = itertools.count()
@@ -211,13 +212,13 @@ def measured_choices(
         measured = threads.map(measure, of_block.items())
         for (name, part), (values, relative) in zip(of_block.items(), measured, strict=True):
             changed_block = {**block, part: PrimitiveTensor(values, part)}
-            [changed_states[name]] = runner.run(number, changed_block, states[:1])
+            [changed_states[name]] = runner.run(number, changed_block, [states[middle]])
             ratios[name] = relative
         states = runner.run(number, block, states)
         source.release_pages()
     configuration = source.configuration
     norm = Theta({"weight": source.tensors["output_norm.weight"]})
-    before = np.asarray(normalize(configuration, norm, states[0]))
+    before = np.asarray(normalize(configuration, norm, states[middle]))
     powers = np.square(before).sum(-1)
     choices = {}
     for name, state in changed_states.items():
