@@ -120,6 +120,12 @@ def test_errors(model: Path, importance: dict[str, np.ndarray], tmp_path: Path) 
         message = fail(2, *k_quant, *extra, "--calibration-tokens", "256", "-o", archive)
         assert "--gguf-type Q4_K is a type of .gguf files" in message
     assert "give a text by --calibrate" in fail(2, *k_quant, "--method", "gptq", "-o", output)
+    for method in ("awq", "imatrix", "smoothquant"):
+        message = fail(2, "quantize", model, "--method", method, "-o", archive)
+        assert f"--method {method} needs the inputs of layers" in message
+    assert "--scales mse is of roundings without a text" in fail(
+        2, "quantize", model, "--scales", "mse", "--calibrate", text, "-o", archive
+    )
     few = dict(list(importance.items())[1:])
     write_imatrix(matrix, few, 1, "text", 512)
     missing = fail(1, *k_quant, "--imatrix", matrix, "-o", output)

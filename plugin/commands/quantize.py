@@ -280,9 +280,15 @@ def _check_options(how: WeightQuantization, calibration: Calibration, text: str 
                     f"--{name.replace('_', '-')}"
                 )
     is_default = source_of("method") is ParameterSource.DEFAULT
-    if text is None and calibration.method in ("gptq", "auto", "awq") and not is_default:
+    has_importance = calibration.method == "imatrix" and calibration.imatrix is not None
+    if text is None and not (is_default or has_importance or calibration.method == "round"):
         raise UsageError(
             f"--method {calibration.method} needs the inputs of layers; give a text by --calibrate"
+        )
+    if source_of("scales") is ParameterSource.COMMANDLINE and (text or calibration.imatrix):
+        raise UsageError(
+            f"--scales {how.scales} is of roundings without a text and an importance matrix; "
+            "leave it out, or --calibrate and --imatrix"
         )
 
 
