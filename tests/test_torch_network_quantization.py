@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -68,3 +70,15 @@ def test_layers_of_an_encoder_are_quantized() -> None:
     }
     assert network.outputs[0] is not None
     assert network.outputs[0] > 30
+
+
+def test_a_file_of_an_exported_program(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    torch.export.save(
+        torch.export.export(module.eval(), (torch.ones(2, 16),)), tmp_path / "net.pt2"
+    )
+    network = subquant.quantize_network(tmp_path / "net.pt2", bits=8, activations="float")
+    assert [(row.computes, row.shape) for row in network.layers] == [
+        ("w8", (16, 8)),
+        ("w8", (8, 4)),
+    ]

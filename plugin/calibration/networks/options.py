@@ -8,6 +8,8 @@ from typing import Literal
 from ...core.option_fields import check_choices, option
 from ...errors import UsageError
 
+__all__ = ["NetworkQuantization"]
+
 
 @dataclass(frozen=True)
 class NetworkQuantization:

@@ -172,7 +172,8 @@ def plan_of(module: Operation, select: str = "", *, static: bool) -> Plan:
 
 def function_of(module: Operation) -> Operation:
     """Return the public function of a module; InputError for another number of them."""
-    functions = [op.operation for op in module.regions[0].blocks[0] if op.name == "func.func"]
+    operations = operations_of(module.regions[0].blocks[0])
+    functions = [op for op in operations if op.name == "func.func"]
     public = [op for op in functions if is_public(op) and len(op.regions[0].blocks)]
     if len(public) != 1:
         names = ", ".join(str(op.attributes["sym_name"]) for op in public)

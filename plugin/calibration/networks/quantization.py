@@ -26,6 +26,8 @@ from .options import NetworkQuantization
 from .ranges import range_of
 from .report import LayerReport, NoiseMeter
 
+__all__ = ["LayerReport", "QuantizedNetwork", "quantize_network"]
+
 _CHILD = "subquant.calibration.networks.network_child"
 
 
