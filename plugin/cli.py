@@ -28,7 +28,7 @@ COMMANDS = {
     "generate": "Generate text with a language model (.gguf, or a folder).",
     "imatrix": "Write an importance matrix of a language model, as llama.cpp's llama-imatrix does.",
     "perplexity": "Compute the perplexity of a text under a language model.",
-    "compare": "Compare MODEL (.tflite, .onnx) with a reference, layer by layer.",
+    "compare": "Compare MODEL (.tflite, .onnx) with a reference, or weights with their ORIGINAL.",
     "bench": "Time a function of MODEL or of an executable (.vmfb), without copies of arrays.",
     "cache": "List, check and remove entries of the compilation cache.",
     "conformance": "Run programs with known results on devices; fail on regressions.",
