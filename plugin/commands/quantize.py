@@ -122,7 +122,7 @@ def command(
     --inputs, or weights of 2 to 8 bits with --activations float.
 
     \b
-    subquant quantize checkpoint/ --bits 4 --scales mse -o model.irpa
+    subquant quantize checkpoint/ --bits 4 -o model.irpa
     subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o model.irpa
     subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o checkpoint-w4a16/
     subquant quantize checkpoint/ --bits 4 --calibrate book.txt -o w4/ --format gptq
