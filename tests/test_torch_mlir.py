@@ -47,7 +47,7 @@ func.func @main(%x: {table}, %i: {indices}) -> {result} {{
 
 
 def test_negative_integers_still_lose_their_sign() -> None:
-    """`transforms.torch.negative_scalars` writes them as floats."""
+    """`transforms.torch.hidden_constants` hides them."""
     scalar = "!torch.vtensor<[],f32>"
     text = lowered(f"""
 func.func @main() -> {scalar} {{
@@ -62,7 +62,7 @@ func.func @main() -> {scalar} {{
 
 
 def test_divisions_of_constants_still_have_no_sign() -> None:
-    """`transforms.torch.unfolded_divisions` hides them: 127 / -2 is 0 in torch-mlir."""
+    """`transforms.torch.hidden_constants` hides them: 127 / -2 is 0 in torch-mlir."""
     tensor = "!torch.vtensor<[],si32>"
     text = lowered(f"""
 func.func @main() -> {tensor} {{
@@ -97,3 +97,81 @@ func.func @main(%x: {images}) -> {result} {{
 }}
 """)
     assert "padding = dense<[[0, 0], [0, 0], [1, 1], [1, 1]]>" in text  # expected [0, 1]
+
+
+def test_strides_that_are_left_out_still_are_1() -> None:
+    """`importers.torch.pooling` gives the sizes of the kernel."""
+    images, result = "!torch.vtensor<[1,1,8,8],f32>", "!torch.vtensor<[1,1,4,4],f32>"
+    indices, sizes = "!torch.vtensor<[1,1,4,4],si64>", "!torch.list<int>"
+    text = lowered(f"""
+func.func @main(%x: {images}) -> {indices} {{
+  %two = torch.constant.int 2
+  %one = torch.constant.int 1
+  %zero = torch.constant.int 0
+  %false = torch.constant.bool false
+  %kernel = torch.prim.ListConstruct %two, %two : (!torch.int, !torch.int) -> {sizes}
+  %stride = torch.prim.ListConstruct : () -> {sizes}
+  %padding = torch.prim.ListConstruct %zero, %zero : (!torch.int, !torch.int) -> {sizes}
+  %dilation = torch.prim.ListConstruct %one, %one : (!torch.int, !torch.int) -> {sizes}
+  %0, %1 = torch.aten.max_pool2d_with_indices %x, %kernel, %stride, %padding, %dilation, %false
+      : {images}, {sizes}, {sizes}, {sizes}, {sizes}, !torch.bool -> {result}, {indices}
+  return %1 : {indices}
+}}
+""")
+    assert "stablehlo.reduce_window" not in text  # the module is invalid, and has no text
+
+
+def test_nan_still_equals_itself() -> None:
+    """`importers.torch.indexing` compares by ``isnan``."""
+    tensor, mask = "!torch.vtensor<[4],f32>", "!torch.vtensor<[4],i1>"
+    text = lowered(f"""
+func.func @main(%x: {tensor}) -> {mask} {{
+  %0 = torch.aten.eq.Tensor %x, %x : {tensor}, {tensor} -> {mask}
+  return %0 : {mask}
+}}
+""")
+    assert "dense<true>" in text
+
+
+def test_sorts_still_give_nan_no_position() -> None:
+    """`transforms.torch.sort_order` makes them stable, and compares with NaN."""
+    tensor, indices = "!torch.vtensor<[4],f32>", "!torch.vtensor<[4],si64>"
+    text = lowered(f"""
+func.func @main(%x: {tensor}) -> {tensor} {{
+  %zero = torch.constant.int 0
+  %false = torch.constant.bool false
+  %0, %1 = torch.aten.sort %x, %zero, %false
+      : {tensor}, !torch.int, !torch.bool -> {tensor}, {indices}
+  return %0 : {tensor}
+}}
+""")
+    assert text.count("stablehlo.compare") == 1
+    assert "is_stable = true" not in text
+
+
+def test_bytes_still_are_shifted_with_their_sign() -> None:
+    """`importers.torch.bit_operations` shifts them as i32."""
+    tensor = "!torch.vtensor<[4],ui8>"
+    text = lowered(f"""
+func.func @main(%x: {tensor}, %y: {tensor}) -> {tensor} {{
+  %0 = torch.aten.bitwise_right_shift.Tensor %x, %y : {tensor}, {tensor} -> {tensor}
+  return %0 : {tensor}
+}}
+""")
+    assert "shift_right_arithmetic" in text
+
+
+def test_maxima_of_bytes_still_begin_with_128() -> None:
+    """`importers.torch.unsigned_bytes` computes them in i32."""
+    tensor, result = "!torch.vtensor<[4],ui8>", "!torch.vtensor<[],ui8>"
+    text = lowered(f"""
+func.func @main(%x: {tensor}) -> {result} {{
+  %zero = torch.constant.int 0
+  %false = torch.constant.bool false
+  %axes = torch.prim.ListConstruct %zero : (!torch.int) -> !torch.list<int>
+  %0 = torch.aten.amax %x, %axes, %false
+      : {tensor}, !torch.list<int>, !torch.bool -> {result}
+  return %0 : {result}
+}}
+""")
+    assert "dense<128>" in text

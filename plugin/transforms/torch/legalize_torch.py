@@ -32,13 +32,12 @@ from .constant_arithmetic import fold_constant_arithmetic
 from .constant_unpacking import fold_constant_unpacking
 from .dynamic_shapes import write_broadcasts, write_shapes
 from .float8_bytes import write_bytes
+from .hidden_constants import hide_constants, show_constants
 from .integer_convolutions import narrow_convolutions
 from .negative_indices import normalize_indices
-from .negative_scalars import write_negative_scalars
 from .remainders import write_remainders
 from .sort_order import order_sorts
 from .static_shapes import erase_identities, write_static_shapes
-from .unfolded_divisions import hide_dividends, show_dividends
 
 _DIALECTS = ("torch.", "torch_c.")
 
@@ -136,8 +135,7 @@ class LegalizeTorch(ModulePass):
         register_upstream_passes()
         normalize_indices(module)
         write_remainders(module)
-        write_negative_scalars(module)
-        hide_dividends(module)
+        hide_constants(module)
         _check_pools(module)
         for number, text in enumerate(_PIPELINES):
             if number == _LOWERED_TO_TYPES:
@@ -153,7 +151,7 @@ class LegalizeTorch(ModulePass):
         for op in module.regions[0].blocks[0].operations:
             if _IMPORT_ATTRIBUTE in op.attributes:
                 del op.attributes[_IMPORT_ATTRIBUTE]
-        show_dividends(module)
+        show_constants(module)
         write_static_shapes(module)
         erase_identities(module)
         order_sorts(module)
