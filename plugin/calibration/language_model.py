@@ -26,6 +26,7 @@ from ..errors import UsageError
 from ..formats.imatrix import ImportanceMatrix, read_imatrix
 from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..models.configuration import Configuration, expected_tensors
+from ..models.memory import return_free_memory
 from ..models.source import ModelSource, open_model
 from ..numerics.element_types import Array
 from ..weights.quantizing import LayerError, WeightQuantization, chosen, layer_error
@@ -234,6 +235,7 @@ def quantize_language_model(
             replaced |= {each.name: each for each in changed}
             errors += block_errors
             source.release_pages()
+            return_free_memory()
     flat = source.dataset.theta.flatten()
     return Dataset(source.properties, Theta(flat | replaced)), errors
 

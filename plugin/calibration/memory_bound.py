@@ -36,7 +36,7 @@ from .worker_threads import WorkerThreads
 
 _SHARED_INPUTS = {"attn_k": "attn_q", "attn_v": "attn_q", "ffn_up": "ffn_gate"}
 """The layer with the same input, by the name of a layer."""
-_PROCESS_BYTES = 64 << 20
+_PROCESS_BYTES = 128 << 20
 """Small arrays, fragments of the heap, and pages of files that are read."""
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from ..errors import ExecutionError, UsageError
 from ..layouts import InferenceTensor, PrimitiveTensor
+from ..models.memory import return_free_memory
 from ..models.perplexity import mean_perplexity
 from ..models.source import ModelSource
 from ..models.transformer import normalize, project_to_logits
@@ -81,7 +82,11 @@ def model_cost(
     check_same_shape(before, after)
     with WorkerThreads(threads) as workers:
         runners = [BlockRunner(each, chunks, workers) for each in (before, after)]
-        states = [each.embeddings() for each in runners]
+        return_free_memory()  # of the quantization
+        states = []
+        for source, runner in zip((before, after), runners, strict=True):
+            states.append(runner.embeddings())
+            source.release_pages()
         for number in range(before.configuration.blocks):
             on_block(number, before.configuration.blocks)
             blocks = [each.weights(number) for each in runners]
