@@ -278,7 +278,7 @@ def test_tensors_of_an_archive_load(tmp_path: Path) -> None:
 def test_planes_are_in_the_state() -> None:
     source = nn.Linear(quantized(normal(32, 256), bits=4), torch.ones(32))
     target = nn.Linear(quantized(normal(32, 256, seed=1), bits=4), torch.zeros(32))
-    assert list(source.state_dict()) == ["weight_d", "weight_qs", "bias"]
+    assert list(source.state_dict()) == ["weight_d", "weight_qs", "weight_z", "bias"]
     assert source.weight_qs.dtype == torch.uint8
     target.load_state_dict(source.state_dict())
     x = torch.from_numpy(normal(2, 256))
