@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed")
 
 from torch import nn  # noqa: E402
+from torch.ao.quantization.fx import _decomposed as _registered  # noqa: E402, F401
 from torch.utils import _pytree as pytree  # noqa: E402
 
 import subquant.torch  # noqa: E402  (needs torch)
@@ -196,6 +197,15 @@ WORDS = torch.tensor([3, 1, 4, 1, 5, 2, 6, 5])
 OFFSETS = torch.tensor([0, 3, 3, 4])
 
 
+def tokens(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Rows that are quantized with a scale and a zero point of each."""
+    operators = torch.ops.quantized_decomposed
+    parameters = operators.choose_qparams_per_token_asymmetric(x, torch.int8)
+    how = *parameters, -128, 127, torch.int8
+    integers = operators.quantize_per_token(x, *how)
+    return integers, operators.dequantize_per_token(integers, *how, torch.float32)
+
+
 class Unpooling(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         pooled, indices = nn.functional.max_pool2d(x, 2, return_indices=True)
@@ -249,6 +259,7 @@ ROUNDED: Cases = {
         ),
         (numbers(10, 1.0), numbers(11, 1.0)),
     ),
+    "tokens": (tokens, (numbers(12, 1.0).reshape(2, 5, 5),)),
     "unpooling": (Unpooling(), (numbers(8, 1.0)[:36].reshape(1, 1, 6, 6),)),
 }
 

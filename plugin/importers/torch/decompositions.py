@@ -263,13 +263,20 @@ def _layer_norm(
     return result, mean, factor
 
 
+_OF_TOKENS = (
+    *("choose_qparams_per_token", "choose_qparams_per_token_asymmetric"),
+    *("quantize_per_token", "dequantize_per_token", "dequantize_per_channel_group"),
+)
+"""Operators whose implementations in PyTorch are decompositions."""
+
+
 def decomposition_table() -> Table:
     """Return the table for `torch.export.ExportedProgram.run_decompositions`.
 
     It has PyTorch's core decompositions, those that torch-mlir asks for, and the ones of this file.
     """
-    import torch.ao.quantization.fx._decomposed  # registers the operators
     from torch._decomp import get_decompositions
+    from torch.ao.quantization.fx import _decomposed  # registers the operators, too
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
     quantized, aten = torch.ops.quantized_decomposed, torch.ops.aten
@@ -294,6 +301,7 @@ def decomposition_table() -> Table:
         quantized.quantize_per_channel.default: _quantize_per_channel,
         quantized.dequantize_per_channel.default: _dequantize_per_channel,
         quantized.choose_qparams.tensor: _choose_qparams,
+        **{getattr(quantized, name).default: getattr(_decomposed, name) for name in _OF_TOKENS},
         aten._int_mm.default: _integer_matmul,
         aten._scaled_mm.default: _scaled_matmul,
         aten.empty.memory_format: _empty,
