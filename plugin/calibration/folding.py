@@ -4,8 +4,8 @@ A linear layer ``y = x W^T`` with inputs ``x [T, K]`` has the same outputs for s
 
     y = (x / s) (s W)^T
 
-The division is folded into the vector or the rows that make ``x``, so that nothing is added to the
-program, and the float model stays as it is::
+The division is folded into the norm's weight, or the rows of the linear layer, that computes ``x``.
+The program gets no operation, and the float model stays as it is::
 
     attn_norm -> attn_q, attn_k, attn_v       the weight of the norm is divided
     ffn_norm  -> ffn_gate, ffn_up

@@ -1,7 +1,7 @@
 """Bound of the memory that a calibration takes, from the shapes of a model.
 
-For a block of ``W`` weights with layers ``[N, K]``, ``K_i`` inputs of each group of layers with one
-input, chunks of ``T`` tokens and ``S`` scores of a chunk's attention, numbers of 4 bytes::
+A block has ``W`` weights in layers ``[N, K]``. Group ``i`` of layers with one input has ``K_i``
+inputs. A chunk has ``T`` tokens, and ``S`` scores of attention. The bound in numbers of 4 bytes::
 
     moments        W + 2 sum K_i**2 + T' sum K_i + threads (max K_i**2 + T' max K_i + F)
     quantization  3 W + 2 sum K_i**2 + threads max(6 K**2, 2 K**2 + 8 N K)

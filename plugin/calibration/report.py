@@ -1,8 +1,8 @@
 """Cost of quantization: the next tokens that a model expects before and after.
 
 Both models read chunks of a text that was not used to calibrate. As in `models/perplexity`, the
-second half of each chunk is scored. For the logits ``a`` of the model before and ``b`` of the model
-after, and the token ``t`` that comes next::
+second half of each chunk is scored. The model before has the logits ``a``, the model after ``b``.
+The token ``t`` comes next::
 
     perplexity = exp(mean(-log softmax(b)[t]))
     KL divergence = mean(sum_v softmax(a)[v] (log softmax(a)[v] - log softmax(b)[v]))    in nats

@@ -79,8 +79,9 @@ def command(
 ) -> None:
     """Compare MODEL (.tflite, .onnx) with a reference, or weights with their ORIGINAL.
 
-    With ORIGINAL, both are sources of weights (see subquant import), and each tensor of MODEL is
-    compared with that of ORIGINAL, the worst first. A GGUF file can be compared with a checkpoint.
+    With ORIGINAL, both are sources of weights (see subquant import). Each tensor of MODEL is
+    compared with that of ORIGINAL, and the worst is listed first. A GGUF file can be compared with
+    a checkpoint.
 
     \b
     subquant compare model.tflite                      compare each value with LiteRT's

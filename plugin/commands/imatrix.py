@@ -8,19 +8,13 @@ import click
 
 from ..errors import UsageError, counted
 from .console import say, show_progress
-from .language_model import read_text
+from .language_model import read_text, text_option
 from .shared_options import threads_option
 
 
 @click.command("imatrix")
 @click.argument("source")
-@click.option(
-    "--text",
-    "path",
-    required=True,
-    metavar="FILE",
-    help="The text, UTF-8; - reads it from standard input.",
-)
+@text_option
 @click.option(
     "--tokens",
     type=click.IntRange(min=1),

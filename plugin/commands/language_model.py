@@ -70,6 +70,16 @@ def load_model(
         return load(find_model(model, progress), progress=progress, check=check, **options)
 
 
+text_option = click.option(
+    "--text",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The text, UTF-8; - reads it from standard input.",
+)
+"""The text of a command that needs one; its path is read by `read_text`."""
+
+
 def read_text(path: str) -> str:
     """Read a text file, or standard input for "-", without a line break at the end.
 

@@ -10,19 +10,13 @@ import click
 
 from ..errors import counted
 from .console import show_progress
-from .language_model import load_model, model_options, read_text
+from .language_model import load_model, model_options, read_text, text_option
 from .shared_options import json_option
 
 
 @click.command("perplexity")
 @model_options
-@click.option(
-    "--text",
-    "path",
-    required=True,
-    metavar="FILE",
-    help="The text, UTF-8; - reads it from standard input.",
-)
+@text_option
 @click.option(
     "--chunk",
     type=int,
