@@ -28,6 +28,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import devices
+import together
 import unverified_session
 from command_line import MODEL, succeed
 from programs import LONG
@@ -126,7 +127,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     devices.starts(item)
 
 
-_MIN_COMPILED_CASES = 4
+_MIN_COMPILED_CASES = 2
 """The cases of a compiled test that the short suite keeps at least."""
 
 
@@ -141,7 +142,7 @@ def _compiles(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one case of N, at least one, of a test with the mark ``share(N)``, as `_spread` chooses.
 
-    A test without the mark that compiles keeps a third, at least `_MIN_COMPILED_CASES`: the
+    A test without the mark that compiles keeps a fifth, at least `_MIN_COMPILED_CASES`: the
     compilations are half of the suite's time. The long suite keeps all.
     """
     cases: dict[str, list[pytest.Item]] = {}
@@ -154,11 +155,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if mark is not None:
             count = -(-len(group) // mark.args[0])
         else:
-            count = min(max(-(-len(group) // 3), _MIN_COMPILED_CASES), len(group))
+            count = min(max(-(-len(group) // 5), _MIN_COMPILED_CASES), len(group))
         dropped.update(set(group) - set(_spread(group, count)))
     if dropped:
         config.hook.pytest_deselected(items=list(dropped))
         items[:] = [item for item in items if item not in dropped]
+    together.requested.update(
+        value
+        for item in items
+        for value in (item.callspec.params.values() if hasattr(item, "callspec") else ())
+        if isinstance(value, (str, int))
+    )
 
 
 def _spread(cases: list[pytest.Item], count: int) -> list[pytest.Item]:

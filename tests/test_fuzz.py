@@ -33,13 +33,13 @@ def fuzz() -> Any:
 def test_inputs_of_every_kind(
     fuzz: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kinds of the first inputs of a run of 120."""
-    monkeypatch.setattr(sys, "argv", ["fuzz", "--count", "120", "--seed", "11"])
+    """Kinds of the first inputs of a run of 60."""
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--count", "60", "--seed", "11"])
     with pytest.raises(SystemExit) as ended:
         fuzz.main()
     printed = capsys.readouterr().out
     assert ended.value.code == 0, printed
-    assert printed.startswith("120 inputs, 0 failures (seed 11; ")
+    assert printed.startswith("60 inputs, 0 failures (seed 11; ")
 
 
 def test_an_input_follows_from_seed_kind_and_number(fuzz: Any) -> None:

@@ -146,7 +146,7 @@ def group_of(program: Program) -> str:
 def test_lowered_programs_give_what_the_oracle_says(group: str) -> None:
     checked, wrong = 0, []
     chosen = [p for p in [*suite.programs(), *random_programs(120)] if group_of(p) == group]
-    steps = {"others": 3} if LONG else {"casts": 2, "contractions": 4, "others": 10}
+    steps = {"others": 3} if LONG else {"casts": 3, "contractions": 6, "others": 12}
     for program in chosen[:: steps.get(group, 1)]:
         if not program.runs:
             continue

@@ -217,6 +217,7 @@ def test_weight_panels_are_widened_for_many_pixels(case):
 
 
 @pytest.mark.parametrize(("rows", "depth", "portable"), [(24, 96, 1), (160, 1024, 2)])
+@pytest.mark.share(2)
 def test_quantized_programs_call_kernels(rows, depth, portable):
     """Zero points are corrected outside of the kernel, which multiplies storage.
 

@@ -311,7 +311,7 @@ def test_exact_semantics_round_the_real_result_once(cpu: Device) -> None:
 def test_exact_semantics_take_every_operator_and_type() -> None:
     """NumPy's floats, and a module; no quantized type has 64 bits."""
     options = ImportOptions(semantics="exact")
-    for case in share_of(CASES, 2):
+    for case in share_of(CASES, 4):
         if case.startswith("CAST-") and case.endswith("int64") and "float" not in case:
             continue
         rng = np.random.default_rng(0)

@@ -42,7 +42,17 @@ def test_each_program_has_its_name(cpu: Device) -> None:
     together = Together({"one": adds(1), "ten": f"module {{{adds(10)}\n}}"})
     for name, number in (("ten", 10), ("one", 1)):
         np.testing.assert_array_equal(together.function(name, cpu)(X), X + number)
-    assert [*together._compiled] == [(None, None)]
+    assert [*together._compiled] == [(("one", "ten"), None)]
+
+
+def test_programs_of_cases_that_are_left_out_are_left_out(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("together.requested", {"ten"})
+    together = Together({"one": adds(1), "ten": adds(10)})
+    for name, number in (("ten", 10), ("one", 1)):
+        np.testing.assert_array_equal(together.function(name, cpu)(X), X + number)
+    assert [*together._compiled] == [(("ten",), None), (("one", "ten"), None)]
 
 
 def test_aliases_of_one_name(cpu: Device) -> None:
@@ -64,7 +74,7 @@ func.func @main(%x: tensor<2x2xi32>) -> tensor<2x2xi32> {{
     x = X.reshape(2, 2)
     np.testing.assert_array_equal(together.function("same", cpu)(x), x)
     np.testing.assert_array_equal(together.function("turned", cpu)(x), x.T)
-    assert [*together._compiled] == [(None, None)]
+    assert [*together._compiled] == [(("same", "turned"), None)]
 
 
 def test_only_the_program_that_is_wrong_fails(cpu: Device) -> None:
@@ -95,6 +105,7 @@ def check(number: int, products: int) -> None:
     np.testing.assert_array_equal(actual(X), X + number)
 
 
+@pytest.mark.share(1)  # the cases are compiled as one module, so all of them count
 @pytest.mark.parametrize(("number", "products"), [(2, 0), (3, 1), (4, 0)])
 def test_programs_with_the_same_options_are_one_module(number: int, products: int) -> None:
     check(number, products)
@@ -118,7 +129,7 @@ func.func @main(%x: !t) -> !t {
     together = Together({"one": called(1), "ten": called(10)})
     for name, number in (("ten", 10), ("one", 1)):
         np.testing.assert_array_equal(together.function(name, cpu)(X), X + number)
-    assert [*together._compiled] == [(None, None)]
+    assert [*together._compiled] == [(("one", "ten"), None)]
 
 
 # -- which cases there are -------------------------------------------------------------------------

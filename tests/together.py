@@ -2,13 +2,14 @@
 
 IREE's compiler takes longer to start than to compile a small function, so the cases of a test are
 compiled together. Each still fails alone: where the module is refused, each program is compiled by
-itself when it is asked for, and only the case that is to blame gets the error.
+itself when it is asked for, and only the case that is to blame gets the error. Programs of cases
+that the short suite leaves out are left out too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from subquant.compiler.compilation import compile_to_bytes
@@ -16,6 +17,9 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.core._mlir import ir
 from subquant.errors import SubquantError
 from subquant.runtime import Device, Executable, Function
+
+requested: set[Hashable] = set()
+"""Parameters of the tests that run, by `conftest.pytest_collection_modifyitems`."""
 
 
 class Together:
@@ -35,29 +39,29 @@ class Together:
         self._numbers = {name: number for number, name in enumerate(self._programs)}
         self._prepare = prepare
         self._options = options
-        self._compiled: dict[tuple[str | None, str | None], bytes | SubquantError] = {}
+        self._compiled: dict[tuple[tuple[str, ...], str | None], bytes | SubquantError] = {}
 
     def function(self, name: str, device: Device) -> Function:
         """Load one of the programs on a device, or raise the `SubquantError` of this program."""
+        names = tuple(each for each in self._programs if each in requested)
         try:
-            data = self.executable(device)
+            data = self._bytes(names, device) if name in names else self.executable(device)
         except SubquantError:
-            data = self._bytes(name, device)
+            data = self._bytes((name,), device)
         return Executable(data, device)[f"program_{self._numbers[name]}"]
 
     def executable(self, device: Device) -> bytes:
         """Compile all programs for a device, or raise the `SubquantError` of the first refused."""
-        return self._bytes(None, device)
+        return self._bytes(tuple(self._programs), device)
 
-    def _bytes(self, name: str | None, device: Device) -> bytes:
-        """One program, or all of them, compiled once for a kind of device."""
+    def _bytes(self, names: tuple[str, ...], device: Device) -> bytes:
+        """Some programs as one module, compiled once for a kind of device."""
         target = device.vulkan_target if device.is_vulkan else None
-        key = name, target
+        key = names, target
         if key not in self._compiled:
             options = dict(self._options)
             if target is not None:
                 options |= {"target": "vulkan", "vulkan_target": target}
-            names = self._programs if name is None else [name]
             text = "\n".join(self._renamed(each) for each in names)
             try:
                 module = self._prepare(text)
