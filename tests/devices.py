@@ -115,6 +115,7 @@ _DEPTH = 3
 """Functions that call one another, of which the last compiles."""
 
 
+@functools.cache
 def _compiles(function: Any, depth: int = _DEPTH) -> bool:
     """True if a function of a test compiles by `run` or `main_of`, or calls one that does."""
     code = function.__code__

@@ -226,6 +226,7 @@ def test_a_tile_is_multiplied_as_often_as_registers_allow(tmp_path):
         (32, 1024, 64, 0),  # each tile is read once
     ],
 )
+@pytest.mark.share(2)
 def test_a_weight_passes_by_rows_that_stay_in_the_first_cache(
     rows, depth, columns, passing, tmp_path
 ):
