@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import subprocess
-import sys
-import textwrap
 from collections import Counter
 
 import numpy as np
 import pytest
 
 import subquant
+from amx_permission import results_without_permission
 from integer_programs import convolution, drawn, padded_convolution, product
 from programs import lowered_text
 from subquant.compiler.compilation import compile_to_bytes
@@ -146,34 +144,6 @@ def test_operands_that_are_computed_lie_anywhere_in_memory():
 
 # -- where tiles are not permitted ----------------------------------------------------------------
 
-WITHOUT_PERMISSION = """
-    import ctypes, struct, sys
-    import numpy as np
-    from subquant.runtime import Device, Executable
-
-    # arch_prctl(ARCH_REQ_XCOMP_PERM, ...) fails, as seccomp's filter of a container may have it.
-    load, equal, answer = 0x20, 0x15, 0x06
-    steps = [(load, 0, 0, 0), (equal, 0, 3, 158), (load, 0, 0, 16), (equal, 0, 1, 0x1023),
-             (answer, 0, 0, 0x00050001), (answer, 0, 0, 0x7FFF0000)]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
-
-    class Filter(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
-
-    libc = ctypes.CDLL(None)
-    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(
-        22, 2, ctypes.byref(Filter(len(steps), ctypes.addressof(code))), 0, 0
-    ):
-        sys.exit("no filter")
-    assert libc.syscall(158, 0x1023, 18) == -1
-    with open("program.vmfb", "rb") as file:
-        program = file.read()
-    x, w = np.load("x.npy"), np.load("w.npy")
-    for threads in (1, 2):
-        actual = Executable(program, Device("llvm-cpu", threads=threads))["main"](x, w)
-        np.save(f"actual{threads}.npy", actual)
-"""
-
 
 @needs_amx
 @pytest.mark.parametrize("case", ["runs that are read again", "apart", "odd lines"])
@@ -182,16 +152,8 @@ def test_a_process_that_may_not_use_tiles_computes_without(case, tmp_path):
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = convolution(x, w, **options)
     program = compile_to_bytes(text, CompileOptions(kernels="amx"))
-    tmp_path.joinpath("program.vmfb").write_bytes(program)
-    for name, array in (("x", x), ("w", w)):
-        np.save(tmp_path / f"{name}.npy", array)
-    command = [sys.executable, "-c", textwrap.dedent(WITHOUT_PERMISSION)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    if "no filter" in done.stderr:
-        pytest.skip("this process may not filter system calls")
-    assert done.returncode == 0, done.stderr
-    for threads in (1, 2):
-        np.testing.assert_array_equal(np.load(tmp_path / f"actual{threads}.npy"), expected)
+    for actual in results_without_permission(program, [x, w], tmp_path):
+        np.testing.assert_array_equal(actual, expected)
     actual = Executable(program, Device("llvm-cpu", threads=1))["main"](x, w)
     np.testing.assert_array_equal(actual, expected)
 

@@ -33,12 +33,24 @@ from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.operation import index_type, value
-from ...emit.vectors import Vectors, load, load_element, loop, quotient, remainder, scratch, store
+from ...emit.vectors import (
+    Vectors,
+    load,
+    load_element,
+    loop,
+    quotient,
+    remainder,
+    scratch,
+    store,
+    when,
+)
 from ...numerics.element_types import F32, I32
 from ..epilogue.fused_epilogue import FusedEpilogue, epilogue_bindings
 from ..isa.base import InstructionSet
 from ..kernel import Binding, Kernel
 from ..pack.packed_weight import PackedWeight, Tiles
+from .amx_blockwise import AmxBlockwise
+from .amx_blockwise_plan import AmxBlockwisePlan
 from .blockwise_tile import (
     BlockwiseF32Tile,
     BlockwiseOperands,
@@ -105,6 +117,14 @@ class BlockwiseGemm:
     def workgroups_per_batch(self) -> int:
         """The number of workgroups of a weight."""
         return -(-self.tiles.count // self.tiles_per_workgroup)
+
+    @property
+    def amx_plan(self) -> AmxBlockwisePlan | None:
+        """The plan with AMX tiles; None where there are none."""
+        if self.has_f32_activations:
+            return None
+        m_per_batch = None if self.m is None else self.m // self.batches
+        return AmxBlockwisePlan.of(self.weight, m_per_batch, self.target)
 
     def kernel(self) -> Kernel:
         """Build the kernel.
@@ -184,11 +204,33 @@ class _Workgroup:
 
     def emit(self) -> None:
         """Emit the loops over weight tiles and rows."""
+        amx = self._amx()
+        if amx is None:
+            self._emit_without_tiles(_PanelLoop(self) if self._uses_panels else None)
+            return
+
+        def multiply(body: Callable[[TileNumber], None]) -> None:
+            self._for_tiles(1, lambda tiles: body(self._tile_numbers(tiles)[0]))
+
+        # Panels for both would not fit scratch memory.
+        when(amx.is_usable, lambda: amx.emit(multiply), lambda: self._emit_without_tiles(None))
+
+    def _amx(self) -> AmxBlockwise | None:
+        """The loop nest with AMX; None where there is none."""
+        gemm = self.gemm
+        if gemm.amx_plan is None:
+            return None
+        first_row = scalar(self.global_rows(constant_index(0), 1)[0])
+        return AmxBlockwise(
+            *(gemm.amx_plan, gemm.target, gemm.epilogue),
+            *(self.operands, self.rows, first_row),
+        )
+
+    def _emit_without_tiles(self, panels: _PanelLoop | None) -> None:
         gemm, rows = self.gemm, self.rows
         if isinstance(rows, int) and rows <= gemm.mr:
             self._gemv(rows, constant_index(0))
             return
-        panels = _PanelLoop(self) if self._uses_panels else None
         self._for_tiles(gemm.tiles_per_gemm, lambda tiles: self._gemm(tiles, panels))
         if not isinstance(rows, int):
             loop(self._whole_rows, rows, 1, lambda row: self._gemv(1, row))

@@ -88,6 +88,11 @@ class BlockwiseTile:
         return self.operands.weight.weight
 
     @property
+    def row_sum_factor(self) -> int:
+        """The factor of row sums."""
+        return self.weight.row_sum_factor
+
+    @property
     def tiles(self) -> Tiles:
         """The layout of the integers."""
         return self.weight.tiles
@@ -126,7 +131,7 @@ class BlockwiseTile:
             position = index_plus(_times(step, blocks), number)
             own = range(number * k_packs, (number + 1) * k_packs)
             dots = self._dot_products(block, position, steps, own)
-            accumulators = self._add_scaled(block, position, dots, accumulators)
+            accumulators = self.add_scaled(block, position, dots, accumulators)
         return list(accumulators)
 
     def _accumulate_block(
@@ -147,7 +152,7 @@ class BlockwiseTile:
                 self.operands.weight.prefetch_fields(tile, block.record)
         initial = [self._initial(each, block, record) for each in self.positions]
         dots = loop(0, steps, 1, add_step, initial)
-        return self._add_scaled(block, record, dots, accumulators)
+        return self.add_scaled(block, record, dots, accumulators)
 
     def _unpacked_steps(
         self, record: Value, number: ArrayLike | int, step: Value
@@ -223,7 +228,7 @@ class BlockwiseTile:
 
     # -- scales and offsets -----------------------------------------------------------------------
 
-    def _add_scaled(
+    def add_scaled(
         self,
         block: BlockIndex,
         block_number: Value,
@@ -248,7 +253,7 @@ class BlockwiseTile:
         scaled_row_sums = {}
         for row, scale in row_scales.items():
             row_sum = convert(self._activation_word(row, block_number, 1), F32)
-            row_sum = row_sum * (1 / self.weight.row_sum_factor) * scale
+            row_sum = row_sum * (1 / self.row_sum_factor) * scale
             scaled_row_sums[row] = broadcast(row_sum, lanes)
         return [
             self.target.fma(offsets[vector], scaled_row_sums[row], accumulator)
@@ -370,13 +375,14 @@ class BlockwiseF32Tile(BlockwiseTile):
         zero_points = self.operands.weight.zero_point(self._columns(vector, block))
         return convert(zero_points, F32) + float(2**23)
 
-    def _add_scaled(
+    def add_scaled(
         self,
         block: BlockIndex,
         block_number: Value,
         dots: Sequence[ArrayLike],
         accumulators: Sequence[ArrayLike],
     ) -> list[ArrayLike]:
+        """Add dot products times scales to the f32 accumulators."""
         if self.weight.offset is not None:  # scales are part of the weights
             return [dot + sum_ for dot, sum_ in zip(dots, accumulators, strict=True)]
         scales = self._scales(block)

@@ -10,9 +10,9 @@ bytes with f32 scales and offsets (`UnpackedPanel`). It fits the L1 cache, and a
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
@@ -29,6 +29,8 @@ _MAX_UNPACKED_BYTES = 8 << 10
 
 _CACHE_LINE_BYTES = 64
 """The bytes that a prefetch loads."""
+_BYTES_OF_A_WORD = 0x01010101
+"""A byte times this number is in all four bytes of a 32-bit lane."""
 
 
 def weight_bindings(weight: PackedWeight) -> list[Binding]:
@@ -223,19 +225,28 @@ class UnpackedPanel:
     tiles. `layout` is the layout of the panel.
     """
 
+    _keeps_zero_points: ClassVar[bool] = True
+
     def __init__(self, weight: PackedWeight, tiles: int, target: InstructionSet) -> None:
         self._weight, self._target = weight, target
-        self.layout = _panel_layout(weight, tiles)
+        self.layout = self.layout_of(weight, tiles)
         self._memories = [
             scratch([size for size in each.shape if size is not None], U8)
             for each in weight_bindings(self.layout)
         ]
 
-    @staticmethod
-    def fits(weight: PackedWeight, tiles: int) -> bool:
+    @classmethod
+    def fits(cls, weight: PackedWeight, tiles: int) -> bool:
         """True if the least panel of some tiles fits `_MAX_UNPACKED_BYTES`."""
-        layout = _panel_layout(weight, tiles).tiles
+        layout = cls.layout_of(weight, tiles).tiles
         return tiles * layout.nr * layout.k <= _MAX_UNPACKED_BYTES
+
+    @staticmethod
+    def layout_of(weight: PackedWeight, tiles: int) -> PackedWeight:
+        """The layout of a panel: as many superblocks as fit."""
+        unit = _least_panel_k(weight)
+        count = max(1, _MAX_UNPACKED_BYTES // (unit * tiles * weight.tiles.nr))
+        return weight.unpacked(tiles, min(unit * count, weight.tiles.k))
 
     @property
     def records(self) -> int:
@@ -277,26 +288,80 @@ class UnpackedPanel:
                 memory, weight, self._target, tile, step_start, own.value, distance
             )
             first = own * (tiles.k_per_step * nr)
+            integers_of = self._integers(reader, source, record)
             for k_pack in range(tiles.k_per_step // 4):
                 for vector in range(tiles.vectors):
                     column = first + (k_pack * tiles.vectors + vector) * lanes * 4
-                    write(source.k_pack(vector, k_pack), self._memories[0], column, U8)
+                    write(integers_of(vector, k_pack), self._memories[0], column, U8)
 
         loop(0, weight.steps_per_record, 1, unpack_step)
         for block in range(weight.blocks_per_record):
             first = (offset * weight.blocks_per_record + block) * nr
             for vector in range(tiles.vectors):
                 own = BlockColumns(tile, BlockIndex(record, block), vector * lanes, lanes)
-                loads = [reader.scale(own), reader.zero_point(own), reader.offset(own)]
+                loads = [reader.scale(own), reader.offset(own)]
+                if self._keeps_zero_points:
+                    loads.insert(1, reader.zero_point(own))
                 vectors = [each for each in loads if each is not None]
                 fields, memories = self.layout.fields, self._memories[1:]
                 for each, block_field, memory in zip(vectors, fields, memories, strict=True):
                     write(each, memory, first + vector * lanes, block_field.element)
 
+    def _integers(
+        self, reader: WeightReader, source: UnpackedStep, record: ArrayLike
+    ) -> Callable[[int, int], ArrayLike]:
+        """Return a function that emits the bytes of a k-pack, of a vector and its number."""
+        return source.k_pack
 
-def _panel_layout(weight: PackedWeight, tiles: int) -> PackedWeight:
-    """Whole superblocks, or records of a superblock that is all of K."""
+
+class SignedPanel(UnpackedPanel):
+    """A panel of integers less their zero points, as signed bytes.
+
+    All panels of a weight have the same size, which divides K.
+    """
+
+    _keeps_zero_points = False
+
+    @classmethod
+    def fits(cls, weight: PackedWeight, tiles: int) -> bool:
+        """True if a panel fits, and integers less zero points fit signed bytes."""
+        low, high = -weight.max_integer, weight.max_integer
+        if weight.zero_point is not None:
+            low, high = -weight.zero_point, weight.max_integer - weight.zero_point
+        return low >= -128 and high <= 127 and super().fits(weight, tiles)
+
+    @staticmethod
+    def layout_of(weight: PackedWeight, tiles: int) -> PackedWeight:
+        """The layout of a panel: as many superblocks as fit, of a number that divides K."""
+        unit = _least_panel_k(weight)
+        limit = max(1, _MAX_UNPACKED_BYTES // (unit * tiles * weight.tiles.nr))
+        units = weight.tiles.k // unit
+        count = next(n for n in range(min(limit, units), 0, -1) if units % n == 0)
+        return replace(weight.unpacked(tiles, unit * count), zero_point=0)
+
+    def _integers(
+        self, reader: WeightReader, source: UnpackedStep, record: ArrayLike
+    ) -> Callable[[int, int], ArrayLike]:
+        weight = self._weight
+        tiles, zero_point = weight.tiles, weight.zero_point
+        if zero_point is not None:
+            return lambda vector, k_pack: source.k_pack(vector, k_pack) - zero_point
+        zero_points: dict[tuple[int, int], ArrayLike] = {}
+
+        def difference(vector: int, k_pack: int) -> ArrayLike:
+            block = k_pack * tiles.k_pack // tiles.block_size % weight.blocks_per_record
+            if (block, vector) not in zero_points:
+                index = BlockIndex(record, block)
+                columns = BlockColumns(source.tile, index, vector * tiles.lanes, tiles.lanes)
+                loaded = reader.zero_point(columns)
+                assert loaded is not None  # blocks have zero points of their own
+                zero_points[block, vector] = bitcast(convert(loaded, I32) * _BYTES_OF_A_WORD, U8)
+            return source.k_pack(vector, k_pack) - zero_points[block, vector]
+
+        return difference
+
+
+def _least_panel_k(weight: PackedWeight) -> int:
+    """K of a whole superblock, or of a record if a superblock is all of K."""
     records = weight.records_per_superblock
-    unit = weight.record_k * (records if records < weight.records else 1)
-    count = max(1, _MAX_UNPACKED_BYTES // (unit * tiles * weight.tiles.nr))
-    return weight.unpacked(tiles, min(unit * count, weight.tiles.k))
+    return weight.record_k * (records if records < weight.records else 1)

@@ -1,7 +1,7 @@
-"""TDPBUSD of AMX, for int8 GEMMs of many rows; all other kernels use AVX512-VNNI.
+"""Tile products of AMX, for GEMMs of many rows; all other kernels use AVX512-VNNI.
 
-`subquant.kernels.cpu.amx_gemm` emits the tile instructions. It needs eight rows or more
-(`subquant.kernels.select.match_int8`).
+`subquant.kernels.cpu.amx_gemm` and `subquant.kernels.cpu.amx_blockwise` emit the tile instructions.
+They need eight rows or more (`subquant.kernels.select.match_int8`, `AmxBlockwisePlan`).
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ from ...emit import ArrayLike, operation, tensor
 from ...emit.constant_values import erase_unused
 from ...emit.parameters import ModuleGlobals, ParameterStore
 from ...errors import Remark, UsageError, expected_name
+from ...kernels.cpu.blockwise_gemm import BlockwiseGemm
 from ...kernels.epilogue.fused_epilogue import FusedEpilogue
 from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSE_BELOW_MACS, fuse_dispatches
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
@@ -223,12 +224,14 @@ class _Selection:
         first = len(self._kernels.calls)
         with ir.InsertionPoint(op), op.location:
             failure = self._replace(op)
+        calls = self._kernels.calls[first:]
+        if any(isinstance(each.key, BlockwiseGemm) and each.key.amx_plan for each in calls):
+            instructions = self._instructions
         if failure is None:
             message = f"is computed by a kernel ({instructions})"
         else:
             message = f"has no kernel: {failure.reason}"
         if explain and not is_clone and (failure is None or not is_float):
-            calls = self._kernels.calls[first:]
             self._remarks.append((replace(remark, message=message), calls))
 
     def _replace(self, op: Operation) -> MatchFailure | None:

@@ -1,0 +1,130 @@
+"""Tile shapes, scratch memory and software pipelining of blockwise GEMMs with AMX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..isa.base import InstructionSet
+from ..pack.packed_weight import PackedWeight, Tiles
+from .amx_plan import TILE_ROW_BYTES
+from .weight_reader import SignedPanel
+
+_TILE_ROWS = 16
+"""A tile register has up to 16 rows."""
+_MIN_ROWS, _MIN_BLOCK_SIZE = 8, 16
+"""A tile product takes 9 cycles or more, and 16 for 16 rows, whatever its K."""
+_BLOCKS_PER_UNIT = (8, 6, 5, 4, 3, 2, 1)
+"""Counts of blocks that are unrolled; `AmxBlockwisePlan.register` needs them."""
+_PRODUCTS_AHEAD, _STORES_BEHIND = 4, 2
+"""Blocks from a product to its scaling, and from a product to its store.
+
+Tile registers are renamed. A store that follows its product waits for it, and so do later products:
+30 cycles for each, instead of 18 with a store one product later (Granite Rapids).
+"""
+_MAX_SCRATCH_BYTES = 30 << 10
+"""IREE gives a workgroup 32 KiB; 2 KiB are left for the stack."""
+_MAX_TILES_PER_PASS = 8
+"""The f32 accumulators of up to 128 rows take 16 KiB of the L1 cache."""
+
+
+@dataclass(frozen=True)
+class AmxBlockwisePlan:
+    """A blockwise GEMM with AMX; `m` is M of a batch, None where it is dynamic.
+
+    A *unit* is the product of an activation tile, some consecutive blocks of K and a vector of
+    columns.
+    """
+
+    weight: PackedWeight
+    m: int | None
+
+    @classmethod
+    def of(
+        cls, weight: PackedWeight, m: int | None, target: InstructionSet
+    ) -> AmxBlockwisePlan | None:
+        """Return the plan; None where AMX does not compute the product."""
+        if not target.has_amx_tiles or weight.floats is not None:
+            return None
+        has_few_rows = m is not None and m < _MIN_ROWS
+        if has_few_rows or weight.tiles.block_size < _MIN_BLOCK_SIZE:
+            return None
+        return cls(weight, m) if SignedPanel.fits(weight, 1) else None
+
+    @property
+    def tiles(self) -> Tiles:
+        """The layout of the integers."""
+        return self.weight.tiles
+
+    # -- tiles ------------------------------------------------------------------------------------
+
+    @property
+    def rows_per_tile(self) -> int:
+        """The rows of M of an activation tile; the last two tiles may share some."""
+        return _TILE_ROWS if self.m is None else -(-self.m // -(-self.m // _TILE_ROWS))
+
+    @property
+    def piece(self) -> int:
+        """The k of a tile product: a block, or 64 of a larger one."""
+        return min(self.tiles.block_size, TILE_ROW_BYTES)
+
+    @property
+    def pieces_per_block(self) -> int:
+        """The tile products of a block."""
+        return self.tiles.block_size // self.piece
+
+    # -- scratch memory ---------------------------------------------------------------------------
+
+    @property
+    def panel(self) -> PackedWeight:
+        """The layout of an unpacked panel."""
+        return SignedPanel.layout_of(self.weight, 1)
+
+    @property
+    def blocks_per_panel(self) -> int:
+        """The blocks of a panel."""
+        return self.panel.tiles.k // self.tiles.block_size
+
+    @property
+    def tiles_per_pass(self) -> int:
+        """The activation tiles whose accumulators are in memory while panels are unpacked."""
+        rows, vectors = self.rows_per_tile, self.tiles.vectors
+        dots = self.registers * rows * TILE_ROW_BYTES
+        limit = (_MAX_SCRATCH_BYTES - sum(self.panel.binding_bytes()) - dots) // (
+            rows * vectors * TILE_ROW_BYTES
+        )
+        limit = min(limit, _MAX_TILES_PER_PASS)
+        if self.m is None:
+            return limit
+        tiles = -(-self.m // rows)
+        return -(-tiles // -(-tiles // limit))
+
+    # -- software pipelining ----------------------------------------------------------------------
+
+    @property
+    def blocks_per_unit(self) -> int:
+        """The blocks of a unit, which are unrolled."""
+        return next(n for n in _BLOCKS_PER_UNIT if self.blocks_per_panel % n == 0)
+
+    @property
+    def units_per_panel(self) -> int:
+        """The units of a panel for each activation tile."""
+        return self.blocks_per_panel // self.blocks_per_unit * self.tiles.vectors
+
+    @property
+    def products_ahead(self) -> int:
+        """Blocks from a product to its scaling."""
+        return min(_PRODUCTS_AHEAD, self.blocks_per_unit)
+
+    @property
+    def stores_behind(self) -> int:
+        """Blocks from a product to the store of its accumulators."""
+        return min(_STORES_BEHIND, self.products_ahead - 1)
+
+    @property
+    def registers(self) -> int:
+        """The tile registers of accumulators, and the tiles of them in memory."""
+        return 4 if self.blocks_per_unit % 4 == 0 else self.blocks_per_unit
+
+    def register(self, block: int) -> int:
+        """The tile register of a block of a unit, and its number in memory."""
+        return block % self.registers

@@ -1,0 +1,143 @@
+"""Blockwise GEMMs with AMX tiles: results equal the specification's f32 operations to the bit."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from amx_permission import results_without_permission
+from block_programs import arrays, named, program, with_constants
+from devices import main_of
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.compile_options import CompileOptions
+from subquant.compiler.iree_driver import host_features
+
+needs_amx = pytest.mark.skipif(
+    "amx-int8" not in (host_features() or ()), reason="this CPU has no AMX"
+)
+OPTIONS = {"activations": "int8", "kernels": "amx"}
+
+
+def fma(left, right, addend):
+    """``left * right + addend`` of f32, rounded once.
+
+    The product is exact in f64. The sum is rounded to odd there, so that the rounding to f32 is
+    that of the exact sum.
+    """
+    product, addend = left.astype(np.float64) * right, addend.astype(np.float64)
+    total = product + addend
+    part = total - product
+    error = (product - (total - part)) + (addend - part)
+    is_even = total.view(np.int64) & 1 == 0
+    odd = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
+    return np.where((error != 0) & is_even, odd, total).astype(np.float32)
+
+
+def specified(x, q, scales, block, zeros=None, offsets=None):
+    """The f32 operations of the kernels, block after block."""
+    rows, depth = x.shape
+    blocks = x.reshape(rows, depth // block, block)
+    row_scales = np.abs(blocks).max(2) * np.float32(1 / 127)
+    integers = np.rint(blocks / row_scales[:, :, None]).astype(np.int64)
+    accumulators = np.zeros((rows, q.shape[1]), np.float32)
+    for number in range(depth // block):
+        weight = q[number * block : (number + 1) * block].astype(np.int64)
+        if zeros is not None:
+            weight = weight - zeros[number]
+        dots = (integers[:, number] @ weight).astype(np.float32)
+        scale = row_scales[:, number, None]
+        accumulators = fma(dots * scales[number], scale, accumulators)
+        if offsets is not None:
+            row_sums = integers[:, number].sum(1).astype(np.float32)[:, None] * scale
+            accumulators = fma(offsets[number], row_sums, accumulators)
+    return accumulators
+
+
+def check(case, **parameters):
+    tensors = arrays(*case, **parameters)
+    actual = main_of(program(*case, **parameters), **OPTIONS)(*tensors)
+    expected = specified(block=case[3], **named(tensors, **parameters))
+    np.testing.assert_array_equal(actual.view(np.int32), expected.view(np.int32))
+
+
+# A product with fewer than 2**14 weights has no kernel.
+CASES = [
+    # M, K, N, block, storage, zero points, offsets
+    (8, 256, 80, 32, "i4", False, False),
+    (9, 512, 40, 32, "u4", False, True),
+    (16, 256, 100, 64, "i4", True, False),
+    (17, 1536, 48, 64, "u5", True, True),  # two tiles share a row
+    (33, 896, 70, 32, "i6", False, True),  # seven blocks of a panel
+    (128, 512, 64, 16, "u6", True, False),  # two blocks of a step, two units of a panel
+    (150, 1312, 33, 32, "i4", False, True),  # two passes, a block of a panel
+    (20, 512, 48, 128, "i3", True, False),  # two pieces of a block
+    (16, 512, 48, 256, "i8", False, True),
+    (24, 1024, 64, 16, "u2", True, False),
+    (13, 480, 48, 32, "i8", False, False),  # nothing to unpack but the sign
+]
+
+
+@needs_amx
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "block", "storage", "zeros", "offsets"), CASES, ids=str
+)
+@pytest.mark.share(2)
+def test_results_equal_the_specification_to_the_bit(
+    rows, depth, columns, block, storage, zeros, offsets
+):
+    check((rows, depth, columns, block, storage), zeros=zeros, offsets=offsets)
+
+
+@needs_amx
+def test_integers_less_zero_points_that_exceed_a_byte_are_multiplied_without_tiles():
+    check((16, 256, 80, 32, "u8"), zeros=True)
+
+
+@needs_amx
+def test_dynamic_m_uses_tiles_from_16_rows_on():
+    main = main_of(program("?", 256, 96, 32), **OPTIONS)
+    for rows in (0, 1, 15, 16, 17, 45, 129):
+        tensors = arrays(rows, 256, 96, 32, seed=rows)
+        np.testing.assert_array_equal(main(*tensors), specified(*tensors, 32))
+
+
+@needs_amx
+def test_a_process_without_permission_computes_the_same(tmp_path):
+    case = (40, 512, 70, 32)
+    tensors = arrays(*case, zeros=True)
+    compiled = compile_to_bytes(program(*case, zeros=True), CompileOptions(**OPTIONS))
+    expected = specified(block=case[3], **named(tensors, zeros=True))
+    for actual in results_without_permission(compiled, tensors, tmp_path):
+        np.testing.assert_array_equal(actual, expected)
+
+
+@needs_amx
+def test_epilogue_is_applied_to_the_sums():
+    case = (19, 256, 72, 32)
+    text = program(*case).replace(
+        "  return %y", "  %z = stablehlo.add %y, %y : tensor<19x72xf32>\n  return %z"
+    )
+    x, *weight = arrays(*case)
+    actual = main_of(with_constants(text, *weight), **OPTIONS)(x)
+    np.testing.assert_array_equal(actual, specified(x, *weight, 32) * 2)
+
+
+def counted(case, folder, cpu="sapphirerapids"):
+    """Return the count of each instruction of a program's kernels."""
+    flag = f"--iree-hal-dump-executable-intermediates-to={folder}"
+    options = CompileOptions(target_cpu=cpu, activations="int8", iree_flags=(flag,))
+    compile_to_bytes(program(*case), options)
+    [file] = folder.glob("*.s")
+    return Counter(line.split()[0] for line in file.read_text().splitlines() if line.strip())
+
+
+@pytest.mark.parametrize(
+    ("rows", "cpu", "uses_tiles"),
+    [(8, "sapphirerapids", True), (7, "sapphirerapids", False), (64, "znver4", False)],
+)
+def test_tiles_are_used_from_8_rows_on(rows, cpu, uses_tiles, tmp_path):
+    actual = counted((rows, 512, 64, 32), tmp_path, cpu)
+    assert actual["vpdpbusd"]
+    assert bool(actual["tdpbssd"]) == bool(actual["syscall"]) == uses_tiles
