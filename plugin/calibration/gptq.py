@@ -36,6 +36,9 @@ Fewer tokens say less of the products of two inputs, which then count less.
 MIN_DAMPING = 0.01
 """The least damping, times the mean of ``H``'s diagonal, as in the paper."""
 
+_PANEL = 128
+"""Columns of the Cholesky factor that NumPy's function computes at once."""
+
 _INVERTED_AT_ONCE = 64
 """Rows of a triangular matrix that is inverted as a general one."""
 
@@ -76,10 +79,39 @@ def factored(moments: Array) -> Factor:
     order = np.argsort(-np.diag(moments), kind="stable")
     # The Cholesky factor of the matrix with its rows and columns reversed is lower triangular.
     reversed_order = order[::-1]
-    ordered = moments[np.ix_(reversed_order, reversed_order)].astype(np.float64)
-    inverse = np.linalg.cholesky(ordered).astype(np.float32)
+    ordered = np.empty(moments.shape)
+    for panel in _panels(len(moments)):
+        ordered[panel] = moments[np.ix_(reversed_order[panel], reversed_order)]
+    _replace_by_cholesky_factor(ordered)
+    inverse = ordered.astype(np.float32)
+    del ordered
     _invert_lower(inverse)
     return Factor(order, np.ascontiguousarray(inverse[::-1, ::-1]))
+
+
+def _replace_by_cholesky_factor(matrix: Array) -> None:
+    """Replace a positive definite matrix by its lower triangular Cholesky factor.
+
+    NumPy's function takes two more matrices of memory. The first panel of columns, and
+    the rest of the matrix, of which the next panels are factored::
+
+        [A B^T]   [L        0] [L^T  (B L^-T)^T]
+        [B C  ] = [B L^-T   R] [0    R^T       ],    R R^T = C - (B L^-T) (B L^-T)^T
+    """
+    panels = _panels(len(matrix))
+    for number, panel in enumerate(panels):
+        matrix[panel, panel] = np.linalg.cholesky(matrix[panel, panel])
+        matrix[panel, panel.stop :] = 0
+        below = slice(panel.stop, None)
+        matrix[below, panel] = matrix[below, panel] @ np.linalg.inv(matrix[panel, panel]).T
+        for later in panels[number + 1 :]:
+            rest = slice(later.start, None)
+            matrix[rest, later] -= matrix[rest, panel] @ matrix[later, panel].T
+
+
+def _panels(size: int) -> list[slice]:
+    """Return the panels of rows or columns of a matrix."""
+    return [slice(start, min(start + _PANEL, size)) for start in range(0, size, _PANEL)]
 
 
 def _invert_lower(matrix: Array) -> None:

@@ -16,7 +16,6 @@ Memory holds the weights of one block in floats, its moments, and the hidden sta
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +26,7 @@ from ..formats.imatrix import ImportanceMatrix, read_imatrix
 from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..models.configuration import Configuration, expected_tensors
 from ..models.memory import return_free_memory
-from ..models.source import ModelSource, open_model
+from ..models.source import ModelSource
 from ..numerics.element_types import Array
 from ..weights.quantizing import LayerError, WeightQuantization, chosen, layer_error
 from ..weights.sources import add_tokenizer
@@ -55,7 +54,7 @@ OnLayer = Callable[[int, int, str], None]
 
 
 def calibrated(
-    path: str | os.PathLike[str],
+    source: ModelSource,
     texts: CutTexts,
     how: WeightQuantization,
     calibration: Calibration,
@@ -71,20 +70,20 @@ def calibrated(
     The result has the model's vocabulary, so that an archive of it is a model.
 
     Args:
+        source: opened with the lists of its vocabulary.
         texts: without chunks to calibrate with, layers are rounded to nearest, with the weights of
             an importance matrix if there is one.
 
     Raises:
-        SubquantError: as `check_source`, `read_imatrix`, `open_model` and
-            `quantize_language_model`.
+        SubquantError: as `check_source`, `read_imatrix` and `quantize_language_model`.
     """
-    check_source(path, output)
+    check_source(source.path, output)
     imatrix = read_imatrix(calibration.imatrix) if calibration.imatrix else None
     dataset, errors = quantize_language_model(
-        open_model(path), texts.calibration, how, calibration, select, on_layer,
+        source, texts.calibration, how, calibration, select, on_layer,
         output=output, imatrix=imatrix, held_out=texts.held_out, threads=threads, finished=finished,
     )  # fmt: skip
-    add_tokenizer(dataset, path)
+    add_tokenizer(dataset, source.path)
     return dataset, errors
 
 
@@ -221,6 +220,7 @@ def quantize_language_model(
             held_out_moments = (  # with scales that are folded into the block
                 runner.moments(number, block, states[len(chunks) :]) if held_out else None
             )
+            return_free_memory()
             quantized = _quantized_block(
                 block, tensor_names, (moments, held_out_moments), quantize, workers
             )

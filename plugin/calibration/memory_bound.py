@@ -3,22 +3,23 @@
 A block has ``W`` weights in layers ``[N, K]``. Group ``i`` of layers with one input has ``K_i``
 inputs. A chunk has ``T`` tokens, and ``S`` scores of attention. The bound in numbers of 4 bytes::
 
-    moments        W + 2 sum K_i**2 + T' sum K_i + threads (max K_i**2 + T' max K_i + F)
-    quantization  3 W + 2 sum K_i**2 + threads max(6 K**2, 2 K**2 + 8 N K)
+    moments        W + 2 sum K_i**2 + T' sum K_i + greatest(K_i**2 + T' K_i) + threads F
+    quantization  3 W + 2 sum K_i**2 + greatest(max over N of (4 K_i**2, 2 K_i**2 + 8 N K_i))
     forward pass   F = T (4 width + 8 hidden) + 4 S
     report        2 W + threads F + 8 L
 
-``T'`` are the tokens of the chunks that are in memory together, and ``L`` the logits that are. The
-two sums of ``K_i**2`` are for calibration tokens and for held-out tokens. The factor of moments
-takes ``6 K**2``: the matrix in the order of its columns, and in float64 its copy and the Cholesky
-factor. The greatest step counts, and in any case the hidden states of all tokens before and after a
-block, the model as quantized, and the greatest tensor of the file, which is unpacked to be written
-to an archive.
+``greatest`` is the sum for the groups with the greatest numbers, one for each thread. ``T'`` are
+the tokens of the chunks that are in memory together, and ``L`` the logits that are. The two sums of
+``K_i**2`` are for calibration tokens and for held-out tokens. The factor of moments takes
+``4 K**2``: the damped matrix, its Cholesky factor in float64, and that in float32. The greatest
+step counts, and in any case the hidden states of all tokens before and after a block, the model as
+quantized, and the greatest tensor of the file, which is unpacked to be written to an archive.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ..errors import InputError
 from ..isolation.limits import machine_memory
@@ -36,7 +37,7 @@ from .worker_threads import WorkerThreads
 
 _SHARED_INPUTS = {"attn_k": "attn_q", "attn_v": "attn_q", "ffn_up": "ffn_gate"}
 """The layer with the same input, by the name of a layer."""
-_PROCESS_BYTES = 128 << 20
+_PROCESS_BYTES = 96 << 20
 """Small arrays, fragments of the heap, and pages of files that are read."""
 
 
@@ -85,15 +86,21 @@ def memory_bound(
         }
         weights = sum(map(math.prod, block.values()))
         elements_of_layers += sum(map(math.prod, layers.values()))
-        inputs = [
-            shape[1] for name, shape in layers.items() if _SHARED_INPUTS.get(name) not in layers
-        ]
-        products, most = 2 * sum(depth**2 for depth in inputs), max(inputs, default=0)
+        groups: dict[str, list[tuple[int, ...]]] = {}
+        for name, shape in layers.items():
+            first = _SHARED_INPUTS.get(name, name)
+            groups.setdefault(first if first in layers else name, []).append(shape)
+        inputs = [shapes[0][1] for shapes in groups.values()]
+        products = 2 * sum(depth**2 for depth in inputs)
+        updates = [depth**2 + at_once * depth for depth in inputs]
         moments = weights + products + at_once * sum(inputs)
-        moments += threads * (most**2 + at_once * most + forward)
-        work = [max(6 * k * k, 2 * k * k + 8 * n * k) for n, k in layers.values()]
+        moments += _greatest(updates, threads) + threads * forward
+        work = [
+            max(max(4 * k * k, 2 * k * k + 8 * n * k) for n, k in shapes)
+            for shapes in groups.values()
+        ]
         report = max(report, 2 * weights + threads * forward + 8 * LOGITS_AT_ONCE)
-        steps.append(max(moments, 3 * weights + products + threads * max(work, default=0)))
+        steps.append(max(moments, 3 * weights + products + _greatest(work, threads)))
     floats = max(steps) + 2 * tokens * width
     if calibration.method == "auto":  # hidden states of one chunk for each layer
         floats += 2 * len(shapes) * length * width
@@ -103,6 +110,11 @@ def memory_bound(
     quantized = int(elements_of_layers * _bits(how, calibration, output) / 8)
     written = max(stored) * (2 if output == "archive" else 1)
     return (peak_memory() or 0) + _PROCESS_BYTES + 4 * floats + quantized + written
+
+
+def _greatest(numbers: Sequence[int], count: int) -> int:
+    """Return the sum of the greatest numbers."""
+    return sum(sorted(numbers, reverse=True)[:count])
 
 
 def _bits(how: WeightQuantization, calibration: Calibration, output: Output) -> float:

@@ -58,7 +58,7 @@ class BlockMoments:
 
         def add_inputs_of(name: str) -> None:
             x = np.concatenate([each[name] for each in inputs])
-            matrix, maxima = x.T @ x, np.abs(x).max(0)
+            matrix, maxima = x.T @ x, np.maximum(x.max(0), -x.min(0))
             if name in self._matrices:
                 matrix += self._matrices[name]
                 np.maximum(maxima, self._maxima[name], out=maxima)

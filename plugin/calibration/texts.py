@@ -40,7 +40,7 @@ def cut_texts(
     """
     if text is None and held_out is None:
         return CutTexts([], [])
-    tokenizer = source.tokenizer()
+    tokenizer = source.tokenizer(keeps_vocabulary=True)
     length = min(DEFAULT_CHUNK, source.configuration.context)
     chunks: list[Array] = []
     held_out_chunks: list[Array] = []

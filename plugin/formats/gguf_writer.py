@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ..core.files import open_atomically
+from ..core.mapped_files import mappings_of, release_pages
 from ..errors import InputError
 from ..layouts import GgmlTensor, InferenceTensor, PrimitiveTensor
 from ..layouts.ggml import PRIMITIVE_TYPES
@@ -90,6 +91,7 @@ def write_tensors(
                 on_tensor(number, len(tensors), tensor.name)
                 data = _bytes_of(tensor)
                 file.write(data.data)
+                release_pages(mappings_of([data]))
                 file.write(bytes(_aligned(data.nbytes) - data.nbytes))
     except OSError as error:
         raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror or error}") from None

@@ -77,16 +77,24 @@ class ModelSource:
         tensors = self.tensors.values()
         release_pages(mappings_of(array for each in tensors for array in each.stored_arrays))
 
-    def tokenizer(self) -> AnyTokenizer:
-        """Make the tokenizer; errors as its class. Drops a vocabulary from `properties`."""
+    def tokenizer(self, *, keeps_vocabulary: bool = False) -> AnyTokenizer:
+        """Make the tokenizer; errors as its class.
+
+        Args:
+            keeps_vocabulary: False drops the vocabulary from `properties`, to save memory.
+        """
         if is_checkpoint(self.properties):
             from .huggingface.text_part import text_config
             from .huggingface.tokenizer import CheckpointTokenizer
 
-            return CheckpointTokenizer(self._files, text_config(config_of(self.properties)))
+            files = self._files
+            if not keeps_vocabulary:
+                self.properties.pop(PROPERTY, None)
+            return CheckpointTokenizer(files, text_config(config_of(self.properties)))
         tokenizer = Tokenizer.from_properties(self.properties)
-        for name in _VOCABULARY:  # to save memory
-            self.properties.pop(f"tokenizer.ggml.{name}", None)
+        if not keeps_vocabulary:
+            for name in _VOCABULARY:
+                self.properties.pop(f"tokenizer.ggml.{name}", None)
         return tokenizer
 
     def chat(self, tokenizer: AnyTokenizer) -> ChatTemplate:
@@ -100,10 +108,10 @@ class ModelSource:
 
     @functools.cached_property
     def _files(self) -> TokenizerFiles:
-        """The files of a checkpoint that turn text into tokens; drops them from `properties`."""
+        """The files of a checkpoint that turn text into tokens."""
         if self.path.suffix != ".irpa":
             return TokenizerFiles(self.path if self.path.is_dir() else self.path.parent)
-        texts = self.properties.pop(PROPERTY, None)
+        texts = self.properties.get(PROPERTY)
         if not isinstance(texts, dict):
             raise InputError(
                 f"'{self.path}' has the tensors of a checkpoint and no tokenizer; give the folder "
