@@ -47,6 +47,7 @@ from .outputs import (
     quantized_layer,
 )
 from .texts import CutTexts
+from .vocabulary_layers import quantize_vocabulary_layer, vocabulary_layers
 from .worker_threads import WorkerThreads
 
 OnLayer = Callable[[int, int, str], None]
@@ -103,8 +104,8 @@ def quantize_language_model(
 ) -> tuple[Dataset, list[LayerError]]:
     """Quantize the linear layers of a model's blocks; return the model, and each layer's errors.
 
-    The table of embeddings, the output layer, norms and routers stay as they are, and so do the
-    experts of a mixture.
+    Norms and routers stay as they are, and so do the experts of a mixture. The table of embeddings
+    and the output layer stay, too, unless `calibration` has a type for them.
 
     Args:
         chunks: calibration tokens, int32 ``[T]`` each, which go through the model alone; none to
@@ -140,6 +141,7 @@ def quantize_language_model(
     selected = chosen([source.tensors[name].name for name in names], select)
     names = [name for name in names if source.tensors[name].name in selected]
     _check_layers([source.tensors[name] for name in names], how, calibration)
+    vocabulary = vocabulary_layers(source, how, calibration, output)
     grid_how, kind = grid_of_output(how, output)
     scales_of = calibration.scales_of(grid_how, kind)
     importance = {
@@ -236,6 +238,11 @@ def quantize_language_model(
             errors += block_errors
             source.release_pages()
             return_free_memory()
+    for table in vocabulary:
+        tensor, error = quantize_vocabulary_layer(table, output, imatrix)
+        replaced[tensor.name] = tensor
+        errors.append(error)
+        source.release_pages()
     flat = source.dataset.theta.flatten()
     return Dataset(source.properties, Theta(flat | replaced)), errors
 

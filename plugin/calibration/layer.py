@@ -53,6 +53,15 @@ class Calibration:
     requantize: bool = option(
         False, "With --calibrate: dequantize layers that are quantized already, and quantize them."
     )
+    token_embedding_type: str | None = option(
+        None,
+        "Type of a language model's table of embeddings: bits, or a type of --gguf-type for a "
+        ".gguf output.  [default: as it is with --calibrate or for a .gguf output, else --bits]",
+        "TYPE",
+    )
+    output_tensor_type: str | None = option(
+        None, "Type of a language model's output layer, as --token-embedding-type.", "TYPE"
+    )
     imatrix: str | None = option(
         None,
         "Scales weighted by an importance matrix of llama.cpp (.gguf or .dat), in place of the "

@@ -12,8 +12,9 @@ inputs. A chunk has ``T`` tokens, and ``S`` scores of attention. The bound in nu
 the tokens of the chunks that are in memory together, and ``L`` the logits that are. The two sums of
 ``K_i**2`` are for calibration tokens and for held-out tokens. The factor of moments takes
 ``4 K**2``: the damped matrix, its Cholesky factor in float64, and that in float32. The greatest
-step counts, and in any case the hidden states of all tokens before and after a block, the model as
-quantized, and the greatest tensor of the file, which is unpacked to be written to an archive.
+step counts, with the hidden states of all tokens before and after a block, or the greatest tensor
+of the file, which is read, and unpacked for an archive, when it is written. The quantized layers,
+and the peak of the process before the calibration, are added to it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from .layer import Calibration
 from .outputs import Output, ggml_type_of
 from .report import LOGITS_AT_ONCE
 from .texts import CutTexts
+from .vocabulary_layers import vocabulary_layers
 from .worker_threads import WorkerThreads
 
 _SHARED_INPUTS = {"attn_k": "attn_q", "attn_v": "attn_q", "ffn_up": "ffn_gate"}
@@ -108,8 +110,12 @@ def memory_bound(
         floats = max(floats, report + 4 * tokens * width)
     stored = [tensor.size_in_bytes for tensor in source.tensors.values()]
     quantized = int(elements_of_layers * _bits(how, calibration, output) / 8)
+    for layer in vocabulary_layers(source, how, calibration, output):
+        quantized += int(
+            math.prod(layer.tensor.shape) * _bits(layer.how, Calibration(), output) / 8
+        )
     written = max(stored) * (2 if output == "archive" else 1)
-    return (peak_memory() or 0) + _PROCESS_BYTES + 4 * floats + quantized + written
+    return (peak_memory() or 0) + _PROCESS_BYTES + max(4 * floats, written) + quantized
 
 
 def _greatest(numbers: Sequence[int], count: int) -> int:

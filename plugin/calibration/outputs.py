@@ -209,13 +209,20 @@ def check_output_format(how: WeightQuantization, output: Output) -> None:
         raise UsageError(f"a checkpoint has layers of 4 or 8 bits, got {how.bits}")
 
 
-def check_checkpoint_format(name: str, output: Output, method: str) -> None:
+def check_checkpoint_format(
+    name: str, output: Output, method: str, bits: int, output_tensor_type: str | None
+) -> None:
     """Refuse a packing of folders for another output, or for other weights; UsageError."""
     if name == "gptq" and output != "checkpoint":
         raise UsageError("--format gptq is a packing of folders; give a name -o that ends in /")
     if name == "gptq" and method == "smoothquant":
         raise UsageError(
             "GPTQ's format has no rounded inputs, as --method smoothquant needs; leave out --format"
+        )
+    if name == "gptq" and output_tensor_type not in (None, str(bits)):
+        raise UsageError(
+            "all layers of --format gptq have the same bits; expected --output-tensor-type "
+            f"{bits}, got '{output_tensor_type}'"
         )
 
 

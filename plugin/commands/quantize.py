@@ -141,7 +141,9 @@ def command(
     kind: Output = "archive"
     if output.endswith((".gguf", "/")):
         kind = "gguf" if output.endswith(".gguf") else "checkpoint"
-    check_checkpoint_format(checkpoint_format, kind, calibration.method)
+    check_checkpoint_format(
+        checkpoint_format, kind, calibration.method, how.bits, calibration.output_tensor_type
+    )
     if kind == "checkpoint":
         check_new_folder(output)
     else:

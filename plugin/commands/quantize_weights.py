@@ -18,6 +18,7 @@ from ..errors import counted
 from ..isolation.command import exit_on_signals
 from ..weights.quantizing import WeightQuantization, average_bits, quantize_weights
 from ..weights.sources import add_tokenizer, open_with_tokenizer
+from ..weights.theta import Dataset, Theta
 from .console import say, show_progress
 from .language_model import read_text
 from .tables import described_cost
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from ..calibration.texts import CutTexts
     from ..models.source import ModelSource
     from ..weights.quantizing import LayerError
-    from ..weights.theta import Dataset
 
 Progress = Callable[[str], None]
 """Shows the current step of a run."""
@@ -107,7 +107,8 @@ def _quantize(job: WeightsJob, progress: Progress) -> tuple[_Quantized, ModelCos
     from ..models.source import open_model
 
     texts, model = CutTexts([], []), None
-    if not job.is_rounding or job.held_out_text is not None:
+    tables = (job.calibration.token_embedding_type, job.calibration.output_tensor_type)
+    if not job.is_rounding or job.held_out_text is not None or any(tables):
         pages = [
             None if each is None else read_text(each) for each in (job.text, job.held_out_text)
         ]
@@ -133,18 +134,28 @@ def _quantize(job: WeightsJob, progress: Progress) -> tuple[_Quantized, ModelCos
 def _round(job: WeightsJob, model: ModelSource | None, progress: Progress) -> _Quantized:
     """Round the weights of any source to an archive."""
     from ..calibration.outputs import check_output_format
+    from ..calibration.vocabulary_layers import quantize_vocabulary_layer, vocabulary_layers
 
     check_output_format(job.how, job.kind)
+    vocabulary = []
     if model is None:
         original = open_with_tokenizer(job.source)
     else:
         original = model.dataset
         add_tokenizer(original, job.source)
+        vocabulary = vocabulary_layers(model, job.how, job.calibration, job.kind)
 
     def on_tensor(number: int, count: int, name: str) -> None:
         progress(f"{number + 1} of {count}: {name}")
 
-    dataset, errors = quantize_weights(original, job.how, job.select, on_tensor)
+    names = [layer.tensor.name for layer in vocabulary]
+    dataset, errors = quantize_weights(original, job.how, job.select, on_tensor, names)
+    tensors = dataset.theta.flatten()
+    for layer in vocabulary:
+        tensor, error = quantize_vocabulary_layer(layer, job.kind)
+        tensors[tensor.name] = tensor
+        errors.append(error)
+    dataset = Dataset(dataset.properties, Theta(tensors))
     return _save(job, original, dataset, errors, progress)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -178,6 +178,7 @@ def quantize_weights(
     how: WeightQuantization,
     select: str = "",
     on_tensor: Callable[[int, int, str], None] | None = None,
+    excluded: Collection[str] = (),
 ) -> tuple[Dataset, list[LayerError]]:
     """Quantize the float tensors of two axes or more; return the model, and the error of each.
 
@@ -185,6 +186,7 @@ def quantize_weights(
         dataset: the model; other tensors are copied, quantized ones included.
         select: a regular expression; only tensors whose name has a match are quantized.
         on_tensor: called before each tensor with its number, from 0, their count, and its name.
+        excluded: names of tensors that are copied, too.
 
     Raises:
         InputError: a tensor takes more memory than this machine has.
@@ -192,7 +194,8 @@ def quantize_weights(
             a tensor has no such axis or blocks.
     """
     tensors = dataset.theta.flatten()
-    names = chosen([name for name, tensor in tensors.items() if _is_weight(tensor)], select)
+    weights = [name for name, tensor in tensors.items() if _is_weight(tensor)]
+    names = chosen([name for name in weights if name not in excluded], select)
     result: dict[str, InferenceTensor] = dict(tensors)
     errors = []
     for number, name in enumerate(names):

@@ -25,7 +25,7 @@ from ...layouts import (
 from ...numerics.element_types import Array
 from ...numerics.parameters import StorageType
 from .folder_writer import pack_words, source_config, write_folder
-from .layers import PackedTensor
+from .layers import OUTPUT_LAYER, PackedTensor, bits_of
 
 WRITTEN_BITS = (4, 8)
 """Bits of integers that a word of 32 bits holds whole, which other readers take too."""
@@ -96,6 +96,7 @@ def write_compressed(
         source: the folder of the float checkpoint.
         output: the folder, which must not exist.
         tensors: of the source, with `packed_layer` or `int8_layer` in place of the quantized ones.
+            An output layer (``lm_head``) may have other bits.
         group_size: inputs with one scale; None for layers of `int8_layer`.
 
     Raises:
@@ -105,17 +106,26 @@ def write_compressed(
     config = source_config(source)
     arrays: dict[str, Array] = {}
     ignored: list[str] = []
+    head_bits: dict[str, int] = {}
     for tensor in tensors:
         if isinstance(tensor, PackedTensor):
             layer = tensor.name.removesuffix(".weight")
             arrays |= {f"{layer}.{part}": array for part, array in tensor.packed.items()}
+            if layer.endswith(OUTPUT_LAYER):
+                head_bits[layer] = bits_of(tensor)
             continue
         assert isinstance(tensor, PrimitiveTensor)  # the source is a float checkpoint
         arrays[tensor.name] = tensor.array
         if len(tensor.shape) == 2:
             ignored.append(tensor.name.removesuffix(".weight"))
-    ignored = sorted({*ignored, "lm_head"})
-    config["quantization_config"] = _configuration(bits, group_size, is_symmetric, ignored)
+    if not head_bits:
+        ignored.append(OUTPUT_LAYER)
+    quantization = _configuration(bits, group_size, is_symmetric, sorted({*ignored}))
+    for name, own_bits in head_bits.items():
+        if own_bits != bits:
+            own = _configuration(own_bits, group_size, is_symmetric, [])["config_groups"]["group_0"]
+            quantization["config_groups"]["group_1"] = own | {"targets": [name]}
+    config["quantization_config"] = quantization
     write_folder(source, output, config, arrays)
 
 

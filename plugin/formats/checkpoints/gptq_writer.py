@@ -19,7 +19,7 @@ from ...errors import UsageError
 from ...layouts import BlockAffineLayout, InferenceTensor, PrimitiveTensor
 from ...numerics.element_types import Array
 from .folder_writer import pack_words, source_config, write_folder
-from .layers import PackedTensor
+from .layers import OUTPUT_LAYER, PackedTensor
 
 
 def write_gptq(
@@ -67,7 +67,7 @@ def write_gptq(
         "group_size": group_size,
         "sym": is_symmetric,
         "desc_act": False,
-        "lm_head": False,
+        "lm_head": any(name.endswith(f"{OUTPUT_LAYER}.weight") for name in packed),
         "pack_dtype": "int32",
     }
     if floats:

@@ -12,6 +12,7 @@ from ...core.read_record import ReadRecord, TrackedItems
 from ...core.strict_json import shown
 from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...layouts.activations import ACTIVATIONS_KEY, ActivationQuantization
+from ...layouts.affine import BlockAffineLayout
 from ...layouts.base import FLOAT_DTYPES, QuantizedLayout
 from ...layouts.tensors import (
     InferenceTensor,
@@ -20,6 +21,9 @@ from ...layouts.tensors import (
     QuantizedTensor,
 )
 from ...numerics.element_types import Array
+
+OUTPUT_LAYER = "lm_head"
+"""The last name of the output layer of a language model."""
 
 
 class CheckpointFormat(Protocol):
@@ -79,6 +83,12 @@ class PackedTensor(QuantizedTensor):
     def outline(self) -> PlanarQuantizedTensor:
         """Return a tensor of the same layout with other elements, which takes no memory."""
         return PlanarQuantizedTensor(self.unpack().outline(), self.name)
+
+
+def bits_of(tensor: PackedTensor) -> int:
+    """Return the bits of the integers of a weight in blocks of rows, or with a scale for each."""
+    layout = tensor.unpack()
+    return layout.storage.width if isinstance(layout, BlockAffineLayout) else 8
 
 
 @dataclass(frozen=True)
