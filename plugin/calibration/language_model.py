@@ -32,6 +32,7 @@ from ..weights.quantizing import LayerError, WeightQuantization, chosen, layer_e
 from ..weights.sources import add_tokenizer
 from ..weights.theta import Dataset, Theta
 from .block_runner import BlockRunner
+from .expert_layers import ExpertLayer, is_expert_layer, quantize_experts
 from .finished_blocks import FinishedBlocks
 from .folding import fold_into
 from .gptq import output_errors
@@ -104,8 +105,9 @@ def quantize_language_model(
 ) -> tuple[Dataset, list[LayerError]]:
     """Quantize the linear layers of a model's blocks; return the model, and each layer's errors.
 
-    Norms and routers stay as they are, and so do the experts of a mixture. The table of embeddings
-    and the output layer stay, too, unless `calibration` has a type for them.
+    Norms and routers stay as they are. The table of embeddings and the output layer stay, too,
+    unless `calibration` has a type for them, and the experts of a mixture do by ``auto`` and
+    ``smoothquant``. By ``awq``, no scales are folded into experts.
 
     Args:
         chunks: calibration tokens, int32 ``[T]`` each, which go through the model alone; none to
@@ -137,18 +139,18 @@ def quantize_language_model(
             "matrix"
         )
     configuration = source.configuration
-    names = _layer_names(configuration)
+    names = _layer_names(configuration, experts=calibration.method not in ("auto", "smoothquant"))
     selected = chosen([source.tensors[name].name for name in names], select)
     names = [name for name in names if source.tensors[name].name in selected]
     _check_layers([source.tensors[name] for name in names], how, calibration)
     vocabulary = vocabulary_layers(source, how, calibration, output)
     grid_how, kind = grid_of_output(how, output)
     scales_of = calibration.scales_of(grid_how, kind)
-    importance = {
-        source.tensors[name].name: imatrix.of(name, source.tensors[name].shape[1])
-        for name in names
-        if imatrix is not None
-    }
+    importance: dict[str, Array] = {}
+    if imatrix is not None:
+        for name in names:
+            *experts, _, depth = source.tensors[name].shape
+            importance[source.tensors[name].name] = imatrix.of(name, *experts, depth)
     settings: dict[str, WeightQuantization] = {}
     replaced: dict[str, InferenceTensor] = {}
     errors: list[LayerError] = []
@@ -158,20 +160,20 @@ def quantize_language_model(
         errors += block_errors
     numbers = itertools.count(len(errors))
 
+    def quantize_matrix(
+        name: str, weight: Array, inputs: InputMoments | None, importance: Array | None
+    ) -> tuple[QuantizedTensor, Array]:
+        layer_how = settings.get(name, how)
+        return quantized_layer(
+            name, weight, layer_how, output, calibration.layer_method, inputs, importance
+        )
+
     def quantize(
         name: str, weight: Array, inputs: InputMoments | None, held_out_inputs: InputMoments | None
     ) -> _QuantizedLayer:
         on_layer(next(numbers), len(names), name)
         start = time.perf_counter()
-        tensor, values = quantized_layer(
-            name,
-            weight,
-            settings.get(name, how),
-            output,
-            calibration.layer_method,
-            inputs,
-            importance.get(name),
-        )
+        tensor, values = quantize_matrix(name, weight, inputs, importance.get(name))
         seconds = time.perf_counter() - start
         matrices = {
             tokens: each.matrix
@@ -186,7 +188,7 @@ def quantize_language_model(
             held_out_error=by_tokens.get("held out"),
             seconds=seconds,
         )
-        return _QuantizedLayer(tensor, values, error)
+        return _QuantizedLayer([tensor], values, error)
 
     with WorkerThreads(threads) as workers:
         if finished is not None and finished.choices is not None:
@@ -223,11 +225,19 @@ def quantize_language_model(
                 runner.moments(number, block, states[len(chunks) :]) if held_out else None
             )
             return_free_memory()
-            quantized = _quantized_block(
-                block, tensor_names, (moments, held_out_moments), quantize, workers
-            )
-            for part, layer in quantized:
-                changed.append(layer.tensor)
+            expert_parts = [part for part in tensor_names if is_expert_layer(part)]
+            of_experts = {part: tensor_names.pop(part) for part in expert_parts}
+            both_moments = moments, held_out_moments
+            layers: list[tuple[str, _QuantizedLayer | ExpertLayer]] = []
+            layers += _quantized_block(block, tensor_names, both_moments, quantize, workers)
+            if of_experts:
+                for name in of_experts.values():
+                    on_layer(next(numbers), len(names), name)
+                layers += quantize_experts(
+                    block, of_experts, both_moments, importance, quantize_matrix, workers
+                )
+            for part, layer in layers:
+                changed += layer.tensors
                 block[part] = PrimitiveTensor(layer.values, part)
                 block_errors.append(layer.error)
             if number + 1 < configuration.blocks:
@@ -250,7 +260,7 @@ def quantize_language_model(
 class _QuantizedLayer(NamedTuple):
     """A packed layer, its values in floats, and its error."""
 
-    tensor: QuantizedTensor
+    tensors: list[QuantizedTensor]
     values: Array
     error: LayerError
 
@@ -291,12 +301,15 @@ def _quantized_block(
     return list(itertools.chain.from_iterable(reversed(quantized)))
 
 
-def _layer_names(configuration: Configuration) -> list[str]:
+def _layer_names(configuration: Configuration, *, experts: bool) -> list[str]:
     """Return the names of the weights of linear layers in blocks, in order of computation."""
+    ranks = (2, 3) if experts else (2,)
     return [
         name
         for name, shape in expected_tensors(configuration).items()
-        if name.startswith("blk.") and len(shape) == 2 and not name.endswith("ffn_gate_inp.weight")
+        if name.startswith("blk.")
+        and len(shape) in ranks
+        and not name.endswith("ffn_gate_inp.weight")
     ]
 
 

@@ -5,13 +5,16 @@ inputs. A chunk has ``T`` tokens, and ``S`` scores of attention. The bound in nu
 
     moments        W + 2 sum K_i**2 + T' sum K_i + greatest(K_i**2 + T' K_i) + threads F
     quantization  3 W + 2 sum K_i**2 + greatest(max over N of (4 K_i**2, 2 K_i**2 + 8 N K_i))
+    experts        W + 2 sum K_i**2 + R, and 3 W + 2 sum K_i**2 + R + threads E
     forward pass   F = T (4 width + 8 hidden) + 4 S
     report        2 W + threads F + 8 L
 
 ``greatest`` is the sum for the groups with the greatest numbers, one for each thread. ``T'`` are
 the tokens of the chunks that are in memory together, and ``L`` the logits that are. The two sums of
 ``K_i**2`` are for calibration tokens and for held-out tokens. The factor of moments takes
-``4 K**2``: the damped matrix, its Cholesky factor in float64, and that in float32. The greatest
+``4 K**2``: the damped matrix, its Cholesky factor in float64, and that in float32. A block with
+experts has the inputs ``R`` of its experts in memory, ``width + chosen hidden`` for each token, and
+for each thread ``E``, the inputs and the moments of one expert. The greatest
 step counts, with the hidden states of all tokens before and after a block, or the greatest tensor
 of the file, which is read, and unpacked for an archive, when it is written. The quantized layers,
 and the peak of the process before the calibration, are added to it.
@@ -86,8 +89,9 @@ def memory_bound(
             for name, shape in block.items()
             if len(shape) == 2
         }
+        of_experts = [shape for shape in block.values() if len(shape) == 3]
         weights = sum(map(math.prod, block.values()))
-        elements_of_layers += sum(map(math.prod, layers.values()))
+        elements_of_layers += sum(map(math.prod, [*layers.values(), *of_experts]))
         groups: dict[str, list[tuple[int, ...]]] = {}
         for name, shape in layers.items():
             first = _SHARED_INPUTS.get(name, name)
@@ -102,6 +106,13 @@ def memory_bound(
             for shapes in groups.values()
         ]
         report = max(report, 2 * weights + threads * forward + 8 * LOGITS_AT_ONCE)
+        if of_experts and configuration.experts is not None:
+            routed = width + configuration.experts.chosen * configuration.experts.hidden
+            products += tokens * routed
+            moments += tokens * routed
+            depths = [(n, k, tokens * k) for _, n, k in of_experts]
+            most = max(max(5 * k * k, 3 * k * k + 8 * n * k) + rows for n, k, rows in depths)
+            work = [most] * threads
         steps.append(max(moments, 3 * weights + products + _greatest(work, threads)))
     floats = max(steps) + 2 * tokens * width
     if calibration.method == "auto":  # hidden states of one chunk for each layer

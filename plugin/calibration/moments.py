@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..models.experts import RoutedInputs
 from ..numerics.element_types import Array
 from .gptq import Factor, damped, factored
 from .worker_threads import WorkerThreads
@@ -43,18 +44,27 @@ class BlockMoments:
     Attributes:
         first_names: the name of the first layer with the same input, by the name of a layer.
         tokens: the number of inputs.
+        routed: the inputs of a block's experts, of each group of chunks.
     """
 
     first_names: dict[str, str] = field(default_factory=dict)
     tokens: int = 0
+    routed: dict[str, list[RoutedInputs]] = field(default_factory=dict, repr=False)
     _matrices: dict[str, Array] = field(default_factory=dict, repr=False)
     _maxima: dict[str, Array] = field(default_factory=dict, repr=False)
 
-    def add(self, inputs: Sequence[Mapping[str, Array]], threads: WorkerThreads) -> None:
+    def add(
+        self, inputs: Sequence[Mapping[str, Array | RoutedInputs]], threads: WorkerThreads
+    ) -> None:
         """Add the inputs of layers, ``[T, K]`` by name, of some chunks of tokens."""
         names: dict[int, str] = {}
+        for each in inputs:
+            for name, array in each.items():
+                if isinstance(array, RoutedInputs):
+                    self.routed.setdefault(name, []).append(array)
         for name, array in inputs[0].items():
-            self.first_names[name] = names.setdefault(id(array), name)
+            if not isinstance(array, RoutedInputs):
+                self.first_names[name] = names.setdefault(id(array), name)
 
         def add_inputs_of(name: str) -> None:
             x = np.concatenate([each[name] for each in inputs])
@@ -65,7 +75,8 @@ class BlockMoments:
             self._matrices[name], self._maxima[name] = matrix, maxima
 
         threads.map(add_inputs_of, names.values())
-        self.tokens += sum(len(next(iter(each.values()))) for each in inputs)
+        first = next(iter(names.values()))
+        self.tokens += sum(len(each[first]) for each in inputs)
 
     def of(self, name: str) -> Array:
         """Return ``X^T X`` of the inputs ``X`` of a layer, ``[K, K]``."""
@@ -74,6 +85,11 @@ class BlockMoments:
     def maxima(self, name: str) -> Array:
         """Return the greatest magnitude of each input of a layer, ``[K]``."""
         return self._maxima[self.first_names[name]]
+
+    def inputs_of_expert(self, name: str, expert: int) -> Array | None:
+        """Return the inputs of an expert's layer, ``[rows, K]``; None if it has none."""
+        rows = [each.of(expert) for each in self.routed.get(name, ())]
+        return np.concatenate(rows) if any(map(len, rows)) else None
 
     def divide(self, name: str, scales: Array) -> None:
         """Divide the inputs of a layer, and of all layers with the same inputs, by scales."""

@@ -34,6 +34,7 @@ from ..layouts import (
 from ..layouts.activations import ACTIVATIONS_KEY
 from ..layouts.ggml_encoding import BLOCK_SIZE, ENCODED_TYPES, encode
 from ..layouts.ggml_quantization import QUANTIZED_TYPES, type_for
+from ..layouts.stacked import names_in_stack
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
 from ..weights.grids import Grid, OffsetKind
@@ -229,9 +230,10 @@ def check_checkpoint_format(
 def replaced_types(dataset: Dataset, how: WeightQuantization, names: Collection[str]) -> list[str]:
     """Return remarks on the layers whose inputs the blocks of GGML's type do not divide."""
     tensors = dataset.theta.flatten()
+    firsts = [(names_in_stack(name) or [name])[0] for name in names if name.startswith("blk.")]
     types = Counter(
         tensor.ggml_type
-        for name in names
+        for name in firsts
         if isinstance(tensor := tensors[name], GgmlTensor) and tensor.ggml_type != ggml_type_of(how)
     )
     return [

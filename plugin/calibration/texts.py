@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..errors import InputError
 from ..models.source import ModelSource
 from ..models.text_chunks import DEFAULT_CHUNK, text_chunks
 from ..numerics.element_types import Array
@@ -35,7 +36,7 @@ def cut_texts(
         held_out: a text of its own for the chunks that are held out.
 
     Raises:
-        InputError: a text is too short.
+        InputError: a text is too short, or the model has no embedding of a token.
         SubquantError: as `ModelSource.tokenizer`.
     """
     if text is None and held_out is None:
@@ -50,8 +51,15 @@ def cut_texts(
         chunks = text_chunks(tokenizer, text, length, advice, count, name)
         chunks, held_out_chunks = chunks[:count], chunks[count:]
     if not calibration.held_out_tokens:
-        return CutTexts(chunks, [])
-    if held_out is not None:
+        held_out_chunks = []
+    elif held_out is not None:
         advice = "--held-out-tokens 0 for none"
         held_out_chunks = text_chunks(tokenizer, held_out, length, advice, name="held-out text")
-    return CutTexts(chunks, held_out_chunks[-max(1, calibration.held_out_tokens // length) :])
+    held_out_chunks = held_out_chunks[-max(1, calibration.held_out_tokens // length) :]
+    greatest = max(int(each.max()) for each in [*chunks, *held_out_chunks])
+    if greatest >= source.configuration.vocabulary:
+        raise InputError(
+            f"the tokenizer of '{source.path}' has the token {greatest}, and the model "
+            f"{source.configuration.vocabulary} rows of embeddings; give the model its tokenizer"
+        )
+    return CutTexts(chunks, held_out_chunks)

@@ -149,16 +149,16 @@ def quantize_vocabulary_layer(
     importance = None
     if imatrix is not None and layer.name in imatrix.means:
         importance = imatrix.of(layer.name, tensor.shape[1])
-    parts: list[Any] = []
+    slices: list[Any] = []
     noise = power = greatest = 0.0
     for rows in _slices_of_rows(tensor):
         part, values = _quantized_rows(rows, how, output, importance)
-        parts.append(part)
+        slices.append(part)
         difference = values.astype(np.float64) - rows
         noise += float(np.square(difference).sum())
         power += float(np.square(rows, dtype=np.float64).sum())
         greatest = max(greatest, float(np.abs(difference).max()))
-    joined = _joined(parts, tensor, how)
+    joined = _joined(slices, tensor, how)
     elements = math.prod(tensor.shape)
     error = LayerError(
         tensor.name,
@@ -197,22 +197,22 @@ def _slices_of_rows(tensor: InferenceTensor) -> Iterator[Array]:
 
 
 def _joined(
-    parts: Sequence[Any], tensor: InferenceTensor, how: WeightQuantization
+    slices: Sequence[Any], tensor: InferenceTensor, how: WeightQuantization
 ) -> QuantizedTensor:
     """Return one tensor of slices of its rows."""
-    first, shape, name = parts[0], tensor.shape, tensor.name
+    first, shape, name = slices[0], tensor.shape, tensor.name
     if isinstance(first, tuple):
         integers, scales, zeros = (
-            None if each[0] is None else np.concatenate(each) for each in zip(*parts, strict=True)
+            None if each[0] is None else np.concatenate(each) for each in zip(*slices, strict=True)
         )
         assert integers is not None
         assert scales is not None
         return packed_layer(name, integers, scales, zeros, how.bits)
     if isinstance(first, GgmlTensor):
         return GgmlTensor(
-            np.concatenate([each.raw for each in parts]), first.ggml_type, shape, name
+            np.concatenate([each.raw for each in slices]), first.ggml_type, shape, name
         )
-    layouts = [each.unpack() for each in parts]
+    layouts = [each.unpack() for each in slices]
     planes = {
         plane: np.concatenate([layout.planes[plane] for layout in layouts])
         for plane in layouts[0].planes

@@ -47,12 +47,12 @@ def command(source: str, path: str, tokens: int | None, output: str, threads: in
     chunks = text_chunks(model.tokenizer(), read_text(path), length, "fewer --tokens", least)
     chunks = chunks if tokens is None else chunks[:least]
     with show_progress(source) as progress:
-        means = input_importance(
-            open_model(source),  # the tokenizer has taken the vocabulary of the other
+        means, expert_inputs = input_importance(
+            model,
             chunks,
             lambda number, count: progress(f"block {number + 1} of {count}"),
             threads,
         )
     inputs = sum(map(len, chunks))
-    write_imatrix(output, means, inputs, os.path.basename(path), length)
+    write_imatrix(output, means, inputs, os.path.basename(path), length, expert_inputs)
     say(f"wrote {output} ({counted(len(means), 'layer')}, {inputs:,} tokens)", err=True)

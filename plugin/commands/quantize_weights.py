@@ -208,11 +208,14 @@ def _save(
         job.checkpoint_format,
     )  # fmt: skip
     names = [error.name for error in errors]
-    return _Quantized(
-        errors,
-        (_weight_bytes(original), _weight_bytes(dataset)),
-        [] if is_mixed else replaced_types(dataset, how, names),
-    )
+    remarks = [] if is_mixed else replaced_types(dataset, how, names)
+    remarks += [
+        f"tensor '{error.name}': {error.experts_without_tokens} of "
+        f"{counted(error.shape[0], 'expert')} had no token of the text, and are rounded without it"
+        for error in errors
+        if error.experts_without_tokens
+    ]
+    return _Quantized(errors, (_weight_bytes(original), _weight_bytes(dataset)), remarks)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@ GGUF form, whose ``general.type`` is ``imatrix``: for each weight ``NAME``,
 * ``NAME.in_sum2``, float32 ``[matrices, K]``: sums of the squares of the inputs;
 * ``NAME.counts``, float32 ``[matrices, 1]``: inputs in each sum.
 
-Other tensors (``NAME.in_sum``) are not used. A weight with experts has a matrix for each.
+Other tensors (``NAME.in_sum``) are not used. A weight with experts has a matrix for each. Inputs of
+an expert that no token was routed to have the mean square 1, as in llama.cpp.
 
 Legacy form (``.dat``), integers of 32 bits, little endian: the number of entries; for each entry
 the length of its name, the name, calls, the number of values, and the values, float32: `calls`
@@ -16,6 +17,7 @@ Source: tools/imatrix/imatrix.cpp of llama.cpp, ``save_imatrix`` and ``save_imat
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,8 +47,11 @@ class ImportanceMatrix:
     path: str
     means: Mapping[str, Array]
 
-    def of(self, name: str, inputs: int) -> Array:
-        """Return the mean squares of the inputs of a weight without experts, float32 ``[K]``.
+    def of(self, name: str, *shape: int) -> Array:
+        """Return the mean squares of the inputs of a weight.
+
+        Args:
+            shape: of the result: the number of inputs ``K``, or that of experts and ``K``.
 
         Raises:
             InputError: the file has no entry for the weight, or one of another size.
@@ -58,12 +63,12 @@ class ImportanceMatrix:
                 f"the importance matrix '{self.path}' has no entry for '{name}', and is of another "
                 f"model or incomplete; its entries are {first}, ..."
             )
-        if means.shape != (inputs,):
+        if means.size != math.prod(shape):
             raise InputError(
                 f"the importance matrix '{self.path}' has {means.size:,} values for '{name}', "
-                f"expected {inputs:,}, one for each input"
+                f"expected {math.prod(shape):,}, one for each input"
             )
-        return means
+        return means.reshape(shape)
 
 
 def read_imatrix(path: str | os.PathLike[str]) -> ImportanceMatrix:
@@ -115,12 +120,14 @@ def _read_gguf(file: str) -> dict[str, Array]:
                 f"entry '{name}' has {_SUMS} {shown[0]} and {_COUNTS} {shown[1]}, expected "
                 "float32 [matrices, inputs] and [matrices, 1]", Place(file)
             )  # fmt: skip
-        if not (counts > 0).all():
+        if not (counts >= 0).all() or not counts.any():
             raise InputError(
                 f"entry '{name}' counts {counts.min():g} inputs, expected 1 or more; compute the "
                 "importance matrix with more text", Place(file)
             )  # fmt: skip
-        means[name] = (squares.reshape((counts.size, -1)) / counts.reshape((-1, 1))).reshape(-1)
+        counts = counts.reshape((-1, 1))
+        quotients = squares.reshape((counts.size, -1)) / np.where(counts > 0, counts, 1)
+        means[name] = np.where(counts > 0, quotients, np.float32(1)).reshape(-1)
     return means
 
 
@@ -179,15 +186,22 @@ class _LegacyReader:
 
 
 def write_imatrix(
-    path: str | os.PathLike[str], means: Mapping[str, Array], inputs: int, text: str, chunk: int
+    path: str | os.PathLike[str],
+    means: Mapping[str, Array],
+    inputs: int,
+    text: str,
+    chunk: int,
+    expert_inputs: Mapping[str, Array] | None = None,
 ) -> None:
     """Write an importance matrix in GGUF form, whole or not at all.
 
     Args:
-        means: mean squares, float32 ``[K]``, by the weight's name in GGUF files.
+        means: mean squares, float32 ``[K]`` or ``[experts, K]``, by the weight's name in GGUF
+            files.
         inputs: tokens that were averaged.
         text: the name of their text.
         chunk: tokens of a chunk.
+        expert_inputs: tokens of each expert, integers ``[experts]``, by the weight's name.
 
     Raises:
         InputError: the file cannot be written.
@@ -198,8 +212,9 @@ def write_imatrix(
         u32_property("imatrix.chunk_count", -(-inputs // chunk)),
         u32_property("imatrix.chunk_size", chunk),
     ]
-    count, tensors = np.float32(inputs), []
+    tensors = []
     for name in sorted(means):
-        tensors.append(PrimitiveTensor(means[name][None] * count, name + _SUMS))
-        tensors.append(PrimitiveTensor(np.full((1, 1), count, np.float32), name + _COUNTS))
+        counts = np.asarray((expert_inputs or {}).get(name, inputs), np.float32).reshape((-1, 1))
+        tensors.append(PrimitiveTensor(np.atleast_2d(means[name]) * counts, name + _SUMS))
+        tensors.append(PrimitiveTensor(counts, name + _COUNTS))
     write_tensors(path, properties, tensors)

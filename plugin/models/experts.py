@@ -39,7 +39,7 @@ from ..layouts import (
     TensorScaledLayout,
 )
 from ..numerics.array_functions import is_known, over_time, scatter, take
-from ..numerics.element_types import AnyArray
+from ..numerics.element_types import AnyArray, Array
 from ..numerics.parameters import ExpressedType
 from ..ops.activations import quantize_activations
 from ..ops.linear import chosen_linear, linear
@@ -77,6 +77,23 @@ def route(experts: Experts, theta: Any, x: AnyArray) -> Routes:
     return Routes(choices, weights)
 
 
+class RoutedInputs(NamedTuple):
+    """Inputs of a layer of a block's experts.
+
+    Attributes:
+        rows: float32 ``[R, K]``.
+        choices: the experts that have each row as input, integers ``[R, chosen]``.
+    """
+
+    rows: Array
+    choices: Array
+
+    def of(self, expert: int) -> Array:
+        """Return the inputs of one expert, ``[rows, K]``."""
+        inputs: Array = self.rows[(self.choices == expert).any(axis=1)]
+        return inputs
+
+
 def mix_experts(
     experts: Experts,
     theta: Any,
@@ -84,11 +101,14 @@ def mix_experts(
     activation: Callable[[AnyArray], AnyArray],
     *,
     quantizes: bool = False,
+    observe: Callable[[str, RoutedInputs], None] | None = None,
 ) -> AnyArray:
     """Return the sums of the results of the chosen experts for tokens ``[T, width]``.
 
     Args:
         quantizes: inputs of layers are rounded as the weights ask for.
+        observe: called with the inputs of ``ffn_gate_exps``, which ``ffn_up_exps`` has, too, and
+            of ``ffn_down_exps``, if `x` is an array of NumPy.
 
     Raises:
         UnsupportedError: the experts of a block round their inputs with scales of their own.
@@ -96,13 +116,42 @@ def mix_experts(
     routes = route(experts, theta, x)
     layers = _Layers(theta, activation, quantizes)
     tokens, chosen = routes.choices.shape
-    if tokens == 1 or not (is_known(x) or layers.have_kernels(with_floats=experts.groups_floats)):
+    if is_known(x):
+        return _by_expert(layers, routes, x, observe)
+    if tokens == 1 or not layers.have_kernels(with_floats=experts.groups_floats):
         return _one_by_one(layers, routes, x)
     groups = _Groups.of(routes.choices, experts.count)
     rows = take(x, groups.tokens).reshape((*groups.shape, x.shape[1]))
     results = layers(rows, groups.choices).reshape((-1, x.shape[1]))
     in_order = take(results, groups.positions).reshape((tokens, chosen, x.shape[1]))
     return (in_order * routes.weights[:, :, None]).sum(axis=1)
+
+
+def _by_expert(
+    layers: _Layers,
+    routes: Routes,
+    x: Array,
+    observe: Callable[[str, RoutedInputs], None] | None,
+) -> Array:
+    """Compute the tokens of one expert after another in NumPy."""
+    choices, weights = (np.asarray(each) for each in routes)
+    result = np.zeros(x.shape, np.float32)
+    products: Array | None = None
+    for expert in np.unique(choices):
+        tokens, ranks = np.nonzero(choices == expert)
+        number = np.array([expert], np.int32)
+        product = np.asarray(layers.product(x[tokens][None], number))
+        if observe is not None:
+            if products is None:
+                products = np.zeros((*choices.shape, product.shape[2]), np.float32)
+            products[tokens, ranks] = product[0]
+        [rows] = np.asarray(layers.down(product, number))
+        result[tokens] += rows * weights[tokens, ranks, None]
+    if observe is not None and products is not None:
+        observe("ffn_gate_exps", RoutedInputs(x, choices))
+        rows = products.reshape((-1, products.shape[2]))
+        observe("ffn_down_exps", RoutedInputs(rows, choices.reshape((-1, 1))))
+    return result
 
 
 def _one_by_one(layers: _Layers, routes: Routes, x: AnyArray) -> AnyArray:
@@ -140,9 +189,16 @@ class _Layers:
 
     def __call__(self, x: AnyArray, choices: AnyArray) -> AnyArray:
         """Return the result of the expert ``choices[b]`` for ``x[b]``, ``[M, width]`` each."""
+        return self.down(self.product(x, choices), choices)
+
+    def product(self, x: AnyArray, choices: AnyArray) -> AnyArray:
+        """Return the input of the last layer, ``[B, M, hidden]``."""
         gate = self._activation(self._project("ffn_gate_exps", x, choices))
-        up = self._project("ffn_up_exps", x, choices)
-        return self._project("ffn_down_exps", gate * up, choices)
+        return gate * self._project("ffn_up_exps", x, choices)
+
+    def down(self, product: AnyArray, choices: AnyArray) -> AnyArray:
+        """Return the result of the last layer, ``[B, M, width]``."""
+        return self._project("ffn_down_exps", product, choices)
 
     def _project(self, name: str, x: AnyArray, choices: AnyArray) -> AnyArray:
         theta = self._theta(name)

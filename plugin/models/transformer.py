@@ -42,7 +42,7 @@ from .rotary_embedding import Rotation
 Weights = Callable[[str], Any]
 """Tree of tensors, or a function from a name to a subtree: ``weights("blk.0")``."""
 
-ObserveInput = Callable[[str, AnyArray], None]
+ObserveInput = Callable[[str, Any], None]
 """Function that sees a linear layer's name in its block, and its input ``[T, K]``."""
 
 
@@ -171,7 +171,8 @@ def run_block(
         theta: the block's tensors.
         number: the block's number.
         position: as in `run_blocks`.
-        observe: called with the name and the input of each linear layer, experts' excepted.
+        observe: called with the name and the input of each linear layer; that of experts'
+            layers is a `RoutedInputs`, for NumPy's arrays alone.
     """
     has_window = configuration.has_window(number)
     is_rotated = number not in configuration.unrotated_blocks
@@ -227,8 +228,9 @@ class _Block:
         activation = gelu if c.activation == "gelu" else silu
         if self.experts is not None:
             return mix_experts(
-                self.experts, self.theta, x, activation, quantizes=c.quantizes_activations
-            )
+                self.experts, self.theta, x, activation, quantizes=c.quantizes_activations,
+                observe=self.observe,
+            )  # fmt: skip
         if c.structure.fused:
             both = self._linear("ffn_up", x)
             gate, up = both[:, : c.hidden], both[:, c.hidden :]

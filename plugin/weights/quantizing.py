@@ -144,6 +144,8 @@ class LayerError:
             by the root mean square of the outputs; None without calibration.
         held_out_error: as `output_error`, for tokens that were not used to calibrate.
         seconds: the time to choose the integers; None without calibration.
+        experts_without_tokens: experts of the layer that no calibration token has as input, and
+            that are rounded to nearest.
     """
 
     name: str
@@ -154,6 +156,7 @@ class LayerError:
     output_error: float | None = None
     held_out_error: float | None = None
     seconds: float | None = field(default=None, compare=False)
+    experts_without_tokens: int = 0
 
     @property
     def signal_to_noise(self) -> float:

@@ -58,7 +58,7 @@ def write_gptq(
             continue
         assert isinstance(tensor, PrimitiveTensor)  # the source is a float checkpoint
         arrays[tensor.name] = tensor.array
-        if tensor.name.endswith("_proj.weight"):
+        if tensor.name.endswith(("_proj.weight", ".gate.weight")):
             floats.append(tensor.name.removesuffix(".weight"))
     quantization: dict[str, Any] = {
         "quant_method": "gptq",
