@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..core._mlir import Value, ir
-from ..numerics.element_types import ElementType
+from ..numerics.element_types import BOOL, ElementType
 from . import operation
 from .linalg import constant_index
 from .operation import (
@@ -396,3 +396,37 @@ def store_with_tail(
             store_element(element_at(operand, lane), memory, [*row, (column + lane).value])
 
     when(column == whole * lanes, store_tail)
+
+
+def store_vectors_with_tail(
+    operands: Sequence[ArrayLike], memory: Value, row: Sequence[Value], n: int, column: ArrayLike
+) -> None:
+    """Store consecutive vectors to a row of ``M x N`` memory, without the lanes at N or beyond.
+
+    The lanes of the last vector that are before N are stored with a mask.
+
+    Args:
+        memory: the memref, whose last axis has size N.
+        n: N.
+        column: the column of lane 0 of the first vector, a multiple of the lanes of all vectors.
+    """
+    lanes = operands[0].form.lanes
+    width = lanes * len(operands)
+
+    def store_vectors(count: int, masked: int) -> None:
+        for number, operand in enumerate(operands[: count + bool(masked)]):
+            index = [*row, (column + number * lanes).value]
+            if number < count:
+                store(operand, memory, index)
+                continue
+            mask = constant_vector([lane < masked for lane in range(lanes)], BOOL)
+            create("vector.maskedstore", [memory, *index, mask.value, operand.value])
+
+    rest = divmod(n % width, lanes)
+    if n < width:
+        store_vectors(*rest)
+    elif n % width:
+        is_whole = column + width <= n
+        when(is_whole, lambda: store_vectors(len(operands), 0), lambda: store_vectors(*rest))
+    else:
+        store_vectors(len(operands), 0)

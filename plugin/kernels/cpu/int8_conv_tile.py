@@ -10,26 +10,21 @@ for MR output pixels ``p``, taps ``t`` and input channels ``c``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.linalg import constant_index
-from ...emit.vectors import load, load_element, loop, prefetch, quotient, remainder
+from ...emit.vectors import load, load_element, prefetch, quotient, remainder
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, ElementType
 from ..isa.base import Accumulator
 from .int8_conv_plan import MAX_UNROLL, Int8ConvPlan
+from .k_loop_nest import KLoopNest, Slot
 
 _MIN_PIPELINED_UNROLL = 4
 """At least this many k-packs are unrolled between two slots."""
-
-Slot: TypeAlias = Callable[[ArrayLike, int], None]
-"""Emits other work between multiplications: called with the slot's number, and their count."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +93,7 @@ class Int8ConvTile:
             pixel = [load(self.initial, [index, n], plan.tiles.lanes, I32) for n in offsets]
             accumulators = pixel * plan.mr
         unroll = max(_MIN_PIPELINED_UNROLL, min(MAX_UNROLL, total // min_slots))
-        nest = _KLoopNest(self, loops, rows, unroll, total, slot)
+        nest = KLoopNest(self, loops, rows, unroll, total, slot)
         return list(nest.emit(0, zero, number, position, accumulators))
 
     def add_k_pack(
@@ -126,76 +121,3 @@ class Int8ConvTile:
                 accumulator = accumulators[pixel * vectors + vector]
                 results.append(target.add_products(accumulator, multiplicands, weight))
         return [target.with_barrier(Accumulator(each)).i32 for each in results]
-
-
-@dataclass(frozen=True)
-class _KLoopNest:
-    """The loops over taps and k-packs, in the order in which the weight is packed.
-
-    Each has a count, and the distance of its iterations in k-packs; all together have `total`
-    k-packs. `slot` emits other work after the unrolled k-packs.
-    """
-
-    tile: Int8ConvTile
-    loops: Sequence[tuple[int, int]]
-    rows: ArrayLike
-    unroll: int
-    total: int
-    slot: Slot | None
-
-    def emit(
-        self,
-        level: int,
-        done: ArrayLike,
-        number: ArrayLike,
-        position: ArrayLike,
-        accumulators: Sequence[ArrayLike],
-    ) -> Sequence[ArrayLike]:
-        """Emit the loops from a level on, after `done` k-packs.
-
-        `number` and `position` are the first k-pack in the weight and in the activations.
-        """
-        (count, distance), *inner = self.loops[level:]
-        inner_k_packs = math.prod(each for each, _ in inner)
-        if count * inner_k_packs <= self.unroll:
-            k_packs = []
-            indices = np.ndindex(*(each for each, _ in self.loops[level:]))
-            for offset, index in enumerate(indices):
-                distances = zip(index, self.loops[level:], strict=True)
-                k_packs.append((number + offset, position + sum(i * d for i, (_, d) in distances)))
-            return self._unrolled(done, k_packs, accumulators)
-        step = 1
-        if not inner:
-            step = next(n for n in range(self.unroll, 0, -1) if count % n == 0)
-
-        def body(iteration: Value, *carried: ArrayLike) -> Sequence[ArrayLike]:
-            index = order = scalar(iteration)
-            if self.tile.is_backwards is not None:
-                size = scalar(constant_index(count)) if level else self.rows
-                index = np.where(self.tile.is_backwards, size - step - order, order)
-            if inner:
-                return self.emit(
-                    level + 1,
-                    done + order * inner_k_packs,
-                    number + index * inner_k_packs,
-                    position + index * distance,
-                    carried,
-                )
-            k_packs = [(number + index + n, position + index + n) for n in range(step)]
-            return self._unrolled(done + order, k_packs, carried)
-
-        return loop(0, count if level else self.rows.value, step, body, accumulators)
-
-    def _unrolled(
-        self,
-        done: ArrayLike,
-        k_packs: Sequence[tuple[ArrayLike, ArrayLike]],
-        initial: Sequence[ArrayLike],
-    ) -> list[ArrayLike]:
-        accumulators = list(initial)
-        for number, position in k_packs:
-            accumulators = self.tile.add_k_pack(number, position, accumulators)
-        if self.slot is not None:
-            size = len(k_packs)
-            self.slot(quotient(done, size), self.total // size)
-        return accumulators

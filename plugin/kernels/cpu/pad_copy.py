@@ -1,7 +1,8 @@
 """Pad-copy kernel: images with their padding (halo) materialized, as convolution kernels read them.
 
-The result is NHWC, flattened, as i8 or as multiplicands (`InstructionSet.multiplicands`). IREE
-takes three passes over memory for this: it fills the result, copies each image row, and widens it.
+The result is NHWC, flattened, as i8, as multiplicands (`InstructionSet.multiplicands`) or as f32.
+IREE takes three passes over memory for this: it fills the result, copies each image row, and widens
+it.
 (With AVX2 that takes twenty times as long where the number of pixels is no power of two.)
 
 Convolution kernels that copy rows to scratch memory use the methods for single rows.
@@ -17,7 +18,7 @@ from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, when, workgroup_range
-from ...numerics.element_types import I8
+from ...numerics.element_types import I8, ElementType
 from ..conv_geometry import ConvAxis
 from ..isa.base import InstructionSet
 from ..kernel import Binding, Kernel
@@ -35,8 +36,9 @@ class PadCopyKernel:
         vertical, horizontal: the spatial axes, with their padding.
         channels: C of the input.
         extra_channels: channels that are added, filled with padding.
-        writes_multiplicands: the result has multiplicands, and not i8.
+        writes_multiplicands: the result has multiplicands, and not `element`.
         workgroups: the number of workgroups, which share the rows.
+        element: the type of the images, I8 or F32.
     """
 
     images: int
@@ -48,6 +50,7 @@ class PadCopyKernel:
     target: InstructionSet
     writes_multiplicands: bool
     workgroups: int
+    element: ElementType = I8
 
     @property
     def padded_shape(self) -> list[int]:
@@ -63,10 +66,10 @@ class PadCopyKernel:
 
     def kernel(self) -> Kernel:
         """Build the kernel: bindings are the images and the result."""
-        element = self.target.multiplicand_type if self.writes_multiplicands else I8
+        element = self.target.multiplicand_type if self.writes_multiplicands else self.element
         size = math.prod(self.padded_shape)
-        bindings = [Binding((self.input_size,), I8), Binding((size,), element)]
-        macs = _INT8_MACS_PER_BYTE * size
+        bindings = [Binding((self.input_size,), self.element), Binding((size,), element)]
+        macs = _INT8_MACS_PER_BYTE * size * self.element.bits // I8.bits
         return Kernel("padded_pictures", bindings, self.workgroups, self._body, 0, macs=macs)
 
     def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
@@ -174,14 +177,14 @@ class PadCopyKernel:
         self, source: Value, first: ArrayLike, result: Value, target: ArrayLike, length: int
     ) -> None:
         def copy(offset: ArrayLike, lanes: int) -> None:
-            vector = load(source, [(first + offset).value], lanes, I8)
+            vector = load(source, [(first + offset).value], lanes, self.element)
             store(self._converted(vector), result, [(target + offset).value])
 
         self._for_vectors(length, copy)
 
     def _fill(self, result: Value, target: ArrayLike, length: int) -> None:
         def fill(offset: ArrayLike, lanes: int) -> None:
-            padding = self._converted(Vectors(lanes).known(self.padding_value, I8))
+            padding = self._converted(Vectors(lanes).known(self.padding_value, self.element))
             store(padding, result, [(target + offset).value])
 
         self._for_vectors(length, fill)
@@ -191,7 +194,7 @@ class PadCopyKernel:
 
     def _for_vectors(self, length: int, body: Callable[[ArrayLike, int], None]) -> None:
         """Call a body with the offset and the lanes of vectors; the last two may overlap."""
-        lanes = self.target.lanes * self.target.k_pack
+        lanes = self.target.lanes * (self.target.k_pack if self.element == I8 else 1)
         while lanes > length > 0:
             lanes //= 2
         if not length:

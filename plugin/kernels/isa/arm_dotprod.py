@@ -21,7 +21,7 @@ class NeonDotProduct(InstructionSet):
 
     name = "neon-dotprod"
     features = frozenset(("neon", "dotprod"))
-    lanes, max_vectors_float = 4, 4
+    lanes, max_vectors_float, vector_registers = 4, 4, 32
     shuffle_intrinsic = "llvm.aarch64.neon.tbl1.v16i8"
 
     def add_dot(

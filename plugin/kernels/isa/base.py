@@ -84,6 +84,7 @@ class InstructionSet(ABC):
         mr: MR of blockwise GEMMs, the rows of a register block.
         max_vectors_blockwise, max_vectors_int8: NR in vectors, of blockwise and of int8 weights.
         mr_float, max_vectors_float: MR, and NR in vectors, of weights of floats.
+        vector_registers: number of vector registers.
         max_accumulators: register limit of int8 kernels.
         max_accumulators_pipelined: the same while the epilogue of the previous register block runs
             between the multiplications; 0 where it does not.
@@ -122,6 +123,7 @@ class InstructionSet(ABC):
     max_vectors_int8: ClassVar[int] = 2
     mr_float: ClassVar[int] = 6
     max_vectors_float: ClassVar[int] = 2
+    vector_registers: ClassVar[int] = 16
     max_accumulators: ClassVar[int] = 8
     max_accumulators_pipelined: ClassVar[int] = 0
     max_accumulators_gemv: ClassVar[int] = 4

@@ -58,7 +58,7 @@ class Avx512Vnni(_Vnni):
     lanes, mr = 16, 8
     max_vectors_blockwise, max_vectors_int8 = 2, 4
     max_vectors_float = 4
-    max_accumulators, max_accumulators_gemv = 24, 8
+    vector_registers, max_accumulators, max_accumulators_gemv = 32, 24, 8
     dot_intrinsic = "llvm.x86.avx512.vpdpbusd.512"
     vectors_per_narrowing, pack_intrinsics = 4, ("llvm.x86.avx512", ".512")
     shuffle_intrinsic = "llvm.x86.avx512.pshuf.b.512"

@@ -19,8 +19,9 @@ from ..cpu.dynamic_gemm import DynamicGemm
 from ..isa.base import InstructionSet
 from ..kernel import KernelTable
 from ..pack.packed_weight import Tiles
+from .conv_match import MIN_MACS, matrix_axes
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
-from .match_int8 import MIN_MACS, has_elements, matrix_axes
+from .match_int8 import has_elements
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,139 @@
+"""F32 convolutions and matrix products with a constant weight: matcher and call.
+
+The operation is a ``stablehlo.convolution`` or ``stablehlo.dot_general`` of f32 (or of f16 or bf16:
+operands are converted to f32, and the sum is rounded once). IREE 3.13 compiles float convolutions
+to code that is 5 to 40 times slower than the kernel (docs/performance/float-networks.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...core._mlir import Operation, Value, ir
+from ...emit import stablehlo as emit_stablehlo
+from ...emit.constant_values import constant_elements, is_constant
+from ...emit.operation import mlir_type, tensor_type
+from ...emit.parameters import ModuleGlobals
+from ...numerics.array_functions import convert
+from ...numerics.element_types import F32, Array
+from ...numerics.requantization import EXACT
+from ..cpu.f32_conv import INT8_MACS_PER_MAC, F32Conv, register_blocking
+from ..cpu.pad_copy import PadCopyKernel
+from ..epilogue.fused_epilogue import FusedEpilogue
+from ..epilogue.matcher import EpilogueMatch
+from ..isa.base import InstructionSet
+from ..kernel import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
+from ..pack.packed_weight import Tiles
+from .conv_match import ConvMatch
+from .match_failure import MatchFailure
+
+_MIN_MACS = 1 << 12
+"""A call of the kernel pays from this number of MACs on."""
+_ELEMENTS_PER_COPY_WORKGROUP = 1 << 13
+"""A workgroup copies at least this many activations."""
+_MAX_FUSED_OPERATIONS = 8
+"""Operations of an epilogue that is applied to each vector of accumulators in its register."""
+_FLOATS = ("f16", "bf16", "f32")
+
+
+@dataclass(frozen=True)
+class FloatConvMatch(ConvMatch):
+    """A float convolution or matrix product that a kernel computes."""
+
+    @classmethod
+    def of(
+        cls, op: Operation, target: InstructionSet, module_globals: ModuleGlobals
+    ) -> FloatConvMatch | MatchFailure:
+        """Match a ``dot_general`` or ``convolution`` of StableHLO."""
+        elements = [str(each.type.element_type) for each in (*op.operands, *op.results)]
+        if any(each not in _FLOATS for each in elements):
+            return MatchFailure("it is not of f16, bf16 or f32")
+        if not target.has_fma:
+            return MatchFailure("the target has no fused multiply-add")
+        match = cls.of_shape(op, _MIN_MACS)
+        if isinstance(match, MatchFailure):
+            return match
+        if match.groups != 1:
+            return MatchFailure(f"it has {match.groups} groups")
+        if not is_constant(match.weight, module_globals):
+            return MatchFailure("its weight is not constant")
+        return match.with_pad_operation(module_globals)
+
+    def fused_epilogue(
+        self, result: Value, target: InstructionSet, module_globals: ModuleGlobals
+    ) -> FusedEpilogue | None:
+        """Return the operations after the contraction that its kernel computes; None for none."""
+        if result.type.element_type != mlir_type(F32):
+            return None
+        axis = self.result_axes.index(len(self.result_axes) - 1)
+        match = EpilogueMatch.of(result, axis, EXACT, module_globals, integer_only=False)
+        if match is None or len(match.operations) > _MAX_FUSED_OPERATIONS:
+            return None
+        return FusedEpilogue.of(match, target)
+
+
+def call_float_conv(
+    match: FloatConvMatch,
+    kernels: KernelTable,
+    result: ir.Type,
+    target: InstructionSet,
+    epilogue: FusedEpilogue | None,
+) -> Value:
+    """Emit the call of the kernel, and return its result."""
+    n, geometry = match.weight_shape[0], match.geometry()
+    channels = match.activation_shape[-1]
+    mr, vectors = register_blocking(target, geometry.output_columns, n)
+    k = geometry.tap_count * channels
+    tiles = Tiles(8, 1, n, k, target.lanes, vectors, k_pack=1)
+    macs = INT8_MACS_PER_MAC * geometry.output_pixels * k * n
+    kernel = F32Conv(tiles, target, geometry, channels, 1, epilogue, mr=mr)
+    register_tiles = kernel.tiles_per_row * geometry.output_rows * geometry.images
+    workgroups = min(register_tiles, workgroups_per_tile(macs, tiles.count))
+    kernel = replace(kernel, workgroups=workgroups)
+    weight = kernels.prepacked(
+        [match.weight],
+        "f32",
+        (match.weight_axes, tiles),
+        lambda: _packed(match, kernels.module_globals, tiles),
+        F32,
+    )
+    operands = [weight, _activations(match, kernels, target)]
+    if epilogue is not None:
+        operands += epilogue.operands(tiles.count * tiles.nr)
+    type_ = tensor_type(kernel.result_shape, mlir_type(F32))
+    [value] = kernels.call(kernel, kernel.kernel(), operands, [type_], 0)
+    shape = [int(result.shape[axis]) for axis in np.argsort(match.result_axes)]
+    value = emit_stablehlo.transpose(emit_stablehlo.reshape(value, shape), match.result_axes)
+    return emit_stablehlo.convert(value, result.element_type)
+
+
+def _packed(match: FloatConvMatch, module_globals: ModuleGlobals, tiles: Tiles) -> Array:
+    """Return the weight as ``tiles x K x NR``, with zeros for columns after N."""
+    elements = constant_elements(match.weight, module_globals)
+    assert elements is not None  # `FloatConvMatch.of`
+    matrix: Array = convert(elements.transpose(match.weight_axes), F32).reshape((tiles.n, tiles.k))
+    padded = np.pad(matrix, [(0, tiles.count * tiles.nr - tiles.n), (0, 0)])
+    by_tile = padded.reshape((tiles.count, tiles.nr, tiles.k))
+    return np.ascontiguousarray(by_tile.transpose((0, 2, 1)))
+
+
+def _activations(match: FloatConvMatch, kernels: KernelTable, target: InstructionSet) -> Value:
+    """Return the flattened activations in f32, in the order ``N, spatial..., C``, with padding."""
+    images, *_, channels = match.activation_shape
+    nhwc = emit_stablehlo.transpose(
+        emit_stablehlo.convert(match.activations, mlir_type(F32)), match.activation_axes
+    )
+    flat = emit_stablehlo.reshape(nhwc, [math.prod(nhwc.type.shape)])
+    if not match.has_padding:
+        return flat
+    copy = PadCopyKernel(
+        images, *match.axes(), channels, 0, match.padding_value, target, False, 1, element=F32
+    )
+    size = math.prod(copy.padded_shape)
+    workgroups = max(1, min(MAX_LARGE_WORKGROUPS, size // _ELEMENTS_PER_COPY_WORKGROUP))
+    copy = replace(copy, workgroups=workgroups)
+    [value] = kernels.call(copy, copy.kernel(), [flat], [tensor_type([size], mlir_type(F32))], 0)
+    return value

@@ -1,0 +1,191 @@
+"""Float convolutions and matrix products with a constant weight, by the kernel of `F32Conv`.
+
+Operands are small integers, so that each sum is exact in f32 whatever its order: results are those
+of NumPy in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from devices import main_of
+from instruction_sets import SOME as SOME_OF_ALL
+from programs import lowered_text
+from subquant.kernels.cpu.f32_conv import register_blocking
+from subquant.kernels.isa.registry import INSTRUCTION_SETS
+
+SOME = [each for each in SOME_OF_ALL if each.id != "portable"]
+"""Without fused multiply-add there is no kernel of floats."""
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution of NHWC or NCHW images with a constant weight, in one or two spatial axes."""
+
+    x: tuple[int, ...]  # N, spatial..., C
+    taps: tuple[int, ...]
+    n: int
+    strides: tuple[int, ...] = (1, 1)
+    dilations: tuple[int, ...] = (1, 1)
+    padding: tuple[tuple[int, int], ...] = ((0, 0), (0, 0))
+    channels_first: bool = False
+    element: str = "f32"
+    has_epilogue: bool = False
+
+    @property
+    def axes(self) -> int:
+        return len(self.taps)
+
+    def operands(self):
+        """Activations, weight ``spatial..., C, OC`` and bias of small integers."""
+        rng = np.random.default_rng(0)
+        shapes = self.x, (*self.taps, self.x[-1], self.n), (self.n,)
+        return tuple(rng.integers(-4, 5, shape).astype(np.float32) for shape in shapes)
+
+    def arguments(self):
+        x = self.operands()[0].astype({"f32": np.float32, "f16": np.float16}[self.element])
+        return np.ascontiguousarray(np.moveaxis(x, -1, 1)) if self.channels_first else x
+
+    def expected(self):
+        """Sums of shifted products in float64."""
+        x, w, bias = (each.astype(np.float64) for each in self.operands())
+        pairs = self.padding[: self.axes]
+        x = np.pad(x, [(0, 0), *pairs, (0, 0)])
+        strides, dilations = self.strides[: self.axes], self.dilations[: self.axes]
+        sizes = [
+            (size - (tap - 1) * dilation - 1) // stride + 1
+            for size, tap, stride, dilation in zip(
+                x.shape[1:-1], self.taps, strides, dilations, strict=True
+            )
+        ]
+        result = np.zeros((x.shape[0], *sizes, self.n))
+        for tap in np.ndindex(*self.taps):
+            window = tuple(
+                slice(t * d, t * d + (size - 1) * s + 1, s)
+                for t, d, s, size in zip(tap, dilations, strides, sizes, strict=True)
+            )
+            result += x[(slice(None), *window)] @ w[tap]
+        if self.has_epilogue:
+            result = np.maximum(result + bias, 0)
+        return np.moveaxis(result, -1, 1) if self.channels_first else result
+
+    def program(self):
+        spatial = ", ".join(map(str, range(self.axes)))
+        images = f"[b, f, {spatial}]" if self.channels_first else f"[b, {spatial}, f]"
+        _, w, bias = self.operands()
+        shape = self.expected().shape
+        x, y, weight = (
+            f"tensor<{'x'.join(map(str, each))}x{self.element}>"
+            for each in (self.arguments().shape, shape, w.shape)
+        )
+        pads = ", ".join(f"[{low}, {high}]" for low, high in self.padding[: self.axes])
+        lists = (", ".join(map(str, each[: self.axes])) for each in (self.strides, self.dilations))
+        strides, dilations = lists
+        data = w.astype({"f32": np.float32, "f16": np.float16}[self.element])
+        axis, epilogue = 1 if self.channels_first else self.axes + 1, ""
+        if self.has_epilogue:
+            epilogue = f"""
+  %c = stablehlo.constant dense<{bias.astype(int).tolist()}.0> : tensor<{self.n}x{self.element}>
+  %b = stablehlo.broadcast_in_dim %c, dims = [{axis}] : (tensor<{self.n}x{self.element}>) -> {y}
+  %s = stablehlo.add %r, %b : {y}
+  %z = stablehlo.constant dense<0.0> : {y}
+  %m = stablehlo.maximum %s, %z : {y}""".replace(
+                f"{bias.astype(int).tolist()}.0", str(bias.tolist())
+            )
+        result = "%m" if epilogue else "%r"
+        return f"""
+func.func @main(%x: {x}) -> {y} {{
+  %w = stablehlo.constant dense<"0x{data.tobytes().hex().upper()}"> : {weight}
+  %r = stablehlo.convolution(%x, %w)
+    dim_numbers = {images}x[{spatial}, i, o]->{images},
+    window = {{stride = [{strides}], pad = [{pads}], rhs_dilate = [{dilations}]}}
+    {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+    : ({x}, {weight}) -> {y}{epilogue}
+  return {result} : {y}
+}}"""
+
+
+CASES = {
+    "1-D": Conv((1, 45, 12), (5,), 40, has_epilogue=True),
+    "1-D NCW, padding": Conv((2, 31, 3), (3,), 20, (2,), (1,), ((1, 2),), channels_first=True),
+    "3x3, padding": Conv((2, 9, 11, 16), (3, 3), 33, padding=((1, 1), (1, 1)), has_epilogue=True),
+    "3x3 NCHW": Conv((1, 12, 10, 5), (3, 3), 130, (2, 1), padding=((1, 0), (0, 1)),
+                     channels_first=True, has_epilogue=True),
+    "dilation": Conv((1, 14, 13, 7), (3, 2), 17, (1, 2), (2, 3), ((2, 2), (0, 3))),
+    "1x1": Conv((2, 7, 7, 24), (1, 1), 100),
+    "1x1, stride": Conv((2, 9, 7, 24), (1, 1), 16, (2, 2), padding=((0, 1), (1, 0))),
+    "f16": Conv((1, 10, 10, 8), (3, 3), 32, element="f16", channels_first=True),
+    "one pixel": Conv((1, 3, 3, 64), (3, 3), 150, has_epilogue=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("instructions", SOME)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.share(3)
+def test_convolutions_are_exact_sums(case, instructions):
+    conv = CASES[case]
+    text = conv.program()
+    lowered = lowered_text(text, kernels=instructions)
+    assert '"flow.dispatch"' in lowered
+    assert "stablehlo.convolution" not in lowered
+    actual = main_of(text, kernels=instructions)(conv.arguments())
+    np.testing.assert_array_equal(actual, conv.expected())
+
+
+def matrix_product(m, k, n):
+    """A program of f32 ``M x K`` and its constant weight ``K x N``."""
+    weight = np.random.default_rng(1).integers(-4, 5, (k, n)).astype(np.float32)
+    x, y = f"tensor<{m}x{k}xf32>", f"tensor<{m}x{n}xf32>"
+    return (
+        weight,
+        f"""
+func.func @main(%x: {x}) -> {y} {{
+  %w = stablehlo.constant dense<"0x{weight.tobytes().hex().upper()}"> : tensor<{k}x{n}xf32>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : ({x}, tensor<{k}x{n}xf32>) -> {y}
+  return %y : {y}
+}}""",
+    )
+
+
+@pytest.mark.parametrize("instructions", SOME)
+@pytest.mark.parametrize("shape", [(1, 96, 200), (3, 64, 70), (37, 33, 100)], ids=str)
+def test_matrix_products_are_exact_sums(shape, instructions):
+    weight, text = matrix_product(*shape)
+    assert '"flow.dispatch"' in lowered_text(text, kernels=instructions)
+    x = np.random.default_rng(0).integers(-4, 5, shape[:2]).astype(np.float32)
+    actual = main_of(text, kernels=instructions)(x)
+    np.testing.assert_array_equal(actual, x.astype(np.float64) @ weight)
+
+
+def test_padding_of_another_value_than_zero_stays_an_operation():
+    """A ``pad`` of 0.5 is no padding of the kernel, whose padding is 0."""
+    weight = np.ones((3, 8, 16), np.float32)
+    text = f"""
+func.func @main(%x: tensor<1x20x8xf32>) -> tensor<1x20x16xf32> {{
+  %w = stablehlo.constant dense<"0x{weight.tobytes().hex().upper()}"> : tensor<3x8x16xf32>
+  %v = stablehlo.constant dense<0.5> : tensor<f32>
+  %p = stablehlo.pad %x, %v, low = [0, 1, 0], high = [0, 1, 0], interior = [0, 0, 0]
+    : (tensor<1x20x8xf32>, tensor<f32>) -> tensor<1x22x8xf32>
+  %r = stablehlo.convolution(%p, %w) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f],
+    window = {{}} {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+    : (tensor<1x22x8xf32>, tensor<3x8x16xf32>) -> tensor<1x20x16xf32>
+  return %r : tensor<1x20x16xf32>
+}}"""
+    actual = main_of(text)(np.ones((1, 20, 8), np.float32))
+    expected = np.full((1, 20, 16), 24.0)
+    expected[:, [0, -1]] = 20.0
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("name", INSTRUCTION_SETS)
+def test_register_tiles_fit_the_registers(name):
+    target = INSTRUCTION_SETS[name]
+    for columns in (1, 2, 7, 13, 56, 1000):
+        for n in (1, 16, 24, 64, 100, 512):
+            mr, vectors = register_blocking(target, columns, n)
+            assert 1 <= mr <= columns
+            assert (mr + 1) * vectors + 1 <= target.vector_registers
