@@ -34,6 +34,8 @@ class Conv:
     channels_first: bool = False
     element: str = "f32"
     has_epilogue: bool = False
+    multiplier: int = 0
+    """Output channels of each input channel, for a depthwise convolution; 0 for a dense one."""
 
     @property
     def axes(self) -> int:
@@ -42,7 +44,8 @@ class Conv:
     def operands(self):
         """Activations, weight ``spatial..., C, OC`` and bias of small integers."""
         rng = np.random.default_rng(0)
-        shapes = self.x, (*self.taps, self.x[-1], self.n), (self.n,)
+        channels = 1 if self.multiplier else self.x[-1]
+        shapes = self.x, (*self.taps, channels, self.n), (self.n,)
         return tuple(rng.integers(-4, 5, shape).astype(np.float32) for shape in shapes)
 
     def arguments(self):
@@ -67,7 +70,11 @@ class Conv:
                 slice(t * d, t * d + (size - 1) * s + 1, s)
                 for t, d, s, size in zip(tap, dilations, strides, sizes, strict=True)
             )
-            result += x[(slice(None), *window)] @ w[tap]
+            part = x[(slice(None), *window)]
+            if self.multiplier:
+                result += np.repeat(part, self.multiplier, axis=-1) * w[tap][0]
+            else:
+                result += part @ w[tap]
         if self.has_epilogue:
             result = np.maximum(result + bias, 0)
         return np.moveaxis(result, -1, 1) if self.channels_first else result
@@ -85,6 +92,7 @@ class Conv:
         lists = (", ".join(map(str, each[: self.axes])) for each in (self.strides, self.dilations))
         strides, dilations = lists
         data = w.astype({"f32": np.float32, "f16": np.float16}[self.element])
+        groups = self.x[-1] if self.multiplier else 1
         axis, epilogue = 1 if self.channels_first else self.axes + 1, ""
         if self.has_epilogue:
             epilogue = f"""
@@ -102,7 +110,7 @@ func.func @main(%x: {x}) -> {y} {{
   %r = stablehlo.convolution(%x, %w)
     dim_numbers = {images}x[{spatial}, i, o]->{images},
     window = {{stride = [{strides}], pad = [{pads}], rhs_dilate = [{dilations}]}}
-    {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+    {{batch_group_count = 1 : i64, feature_group_count = {groups} : i64}}
     : ({x}, {weight}) -> {y}{epilogue}
   return {result} : {y}
 }}"""
@@ -118,6 +126,14 @@ CASES = {
     "1x1": Conv((2, 7, 7, 24), (1, 1), 100),
     "1x1, stride": Conv((2, 9, 7, 24), (1, 1), 16, (2, 2), padding=((0, 1), (1, 0))),
     "f16": Conv((1, 10, 10, 8), (3, 3), 32, element="f16", channels_first=True),
+    "depthwise": Conv((1, 9, 30, 40), (3, 3), 40, padding=((1, 1), (1, 1)), has_epilogue=True,
+                      multiplier=1),
+    "depthwise NCHW": Conv((2, 13, 11, 19), (5, 4), 38, (2, 2), padding=((2, 1), (1, 2)),
+                           channels_first=True, multiplier=2),
+    "depthwise, dilation": Conv((1, 15, 14, 6), (3, 2), 6, (1, 1), (3, 2), ((3, 1), (1, 1)),
+                                multiplier=1),
+    "depthwise 1-D": Conv((1, 40, 33), (7,), 33, (1,), (2,), channels_first=True, multiplier=1),
+    "mostly padding": Conv((1, 2, 3, 32), (3, 5), 32, padding=((9, 9), (9, 9)), multiplier=1),
     "one pixel": Conv((1, 3, 3, 64), (3, 3), 150, has_epilogue=True),
 }  # fmt: skip
 

@@ -72,7 +72,8 @@ class ConvMatch:
         elif isinstance(axes := matrix_axes(op), MatchFailure):
             return axes
         else:
-            match = cls(op.operands[0], op.operands[1], *axes, [], [], [], [0, 1])
+            order = list(range(types[2].rank))
+            match = cls(op.operands[0], op.operands[1], *axes, [], [], [], order)
         if isinstance(match, MatchFailure):
             return match
         macs = math.prod(types[2].shape) * math.prod(match.weight_shape[1:])
@@ -147,8 +148,10 @@ class ConvMatch:
 
     @property
     def activation_shape(self) -> list[int]:
-        """``N, spatial..., C`` of the activations without padding."""
-        return [int(self.activations.type.shape[axis]) for axis in self.activation_axes]
+        """``N, spatial..., C`` of the activations without padding; ``M, K`` of a product."""
+        shape = [int(self.activations.type.shape[axis]) for axis in self.activation_axes]
+        is_product = len(self.weight_axes) == 2
+        return [math.prod(shape[:-1]), shape[-1]] if is_product else shape
 
     @property
     def weight_shape(self) -> list[int]:
@@ -166,7 +169,11 @@ class ConvMatch:
         return bool(np.any(self.padding))
 
     def axes(self) -> tuple[ConvAxis, ConvAxis]:
-        """The vertical and the horizontal axis; a missing one has size 1."""
+        """The vertical and the horizontal axis; a missing one has size 1.
+
+        An image of one column has its pixels in one row: register tiles are parts of a row.
+        """
+        one = ConvAxis(1, 1, 1, 1, 0, 0)
         _, *taps, _ = self.weight_shape
         _, *sizes, _ = self.activation_shape
         axes = [
@@ -175,22 +182,16 @@ class ConvMatch:
                 sizes, taps, self.strides, self.dilations, self.padding, strict=True
             )
         ]
-        vertical, horizontal = [ConvAxis(1, 1, 1, 1, 0, 0)] * (2 - len(axes)) + axes
-        return vertical, horizontal
+        vertical, horizontal = [one] * (2 - len(axes)) + axes
+        return (one, vertical) if horizontal == one else (vertical, horizontal)
 
     def geometry(self) -> ConvGeometry:
         """Input pixels of output pixels, on activations that contain their padding."""
-        _, *taps, _ = self.weight_shape
-        images, *sizes, _ = self.activation_shape
-        padding, strides, dilations = self.padding, self.strides, self.dilations
-        while len(taps) < 2:
-            if not taps:  # the rows of a matrix are the columns of one image
-                images, sizes = 1, [images]
-            else:
-                sizes = [1, *sizes]
-            taps, padding = [1, *taps], [(0, 0), *padding]
-            strides, dilations = [1, *strides], [1, *dilations]
-        padded = [size + sum(pair) for size, pair in zip(sizes, padding, strict=True)]
+        axes, images = self.axes(), self.activation_shape[0]
+        taps, strides, dilations = (
+            [getattr(axis, name) for axis in axes] for name in ("taps", "stride", "dilation")
+        )
+        padded = [axis.pad_low + axis.size + axis.pad_high for axis in axes]
         if taps == [1, 1] and strides == [1, 1]:  # the pixels of all images are one output row
             images, padded = 1, [1, images * math.prod(padded)]
         rows, columns = (
@@ -216,13 +217,14 @@ class ConvMatch:
 
 
 def matrix_axes(op: Operation) -> tuple[list[int], list[int]] | MatchFailure:
-    """Return the permutations of a matrix product's operands to ``M x K`` and ``N x K``."""
+    """Return the permutations of a matrix product's operands to ``M... x K`` and ``N x K``."""
     (left, right), (batch, _) = dot_axes(op)
     if batch:
         return MatchFailure("it has batch dimensions")
-    if len(left) != 1 or any(value.type.rank != 2 for value in op.operands):
-        return MatchFailure("its operands are not matrices")
-    return [1 - left[0], left[0]], [1 - right[0], right[0]]
+    if len(left) != 1 or op.operands[1].type.rank != 2:
+        return MatchFailure("its weight is not a matrix")
+    rows = [axis for axis in range(op.operands[0].type.rank) if axis != left[0]]
+    return [*rows, left[0]], [1 - right[0], right[0]]
 
 
 def has_slices(channels: int, n_per_group: int, n: int) -> bool:

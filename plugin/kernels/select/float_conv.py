@@ -13,14 +13,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
+from ...emit import ArrayLike
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import constant_elements, is_constant
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.parameters import ModuleGlobals
+from ...emit.trace import traced
 from ...numerics.array_functions import convert
 from ...numerics.element_types import F32, Array
 from ...numerics.requantization import EXACT
 from ..cpu.f32_conv import INT8_MACS_PER_MAC, F32Conv, register_blocking
+from ..cpu.f32_depthwise import F32Depthwise
 from ..cpu.pad_copy import PadCopyKernel
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..epilogue.matcher import EpilogueMatch
@@ -56,8 +59,8 @@ class FloatConvMatch(ConvMatch):
         match = cls.of_shape(op, _MIN_MACS)
         if isinstance(match, MatchFailure):
             return match
-        if match.groups != 1:
-            return MatchFailure(f"it has {match.groups} groups")
+        if match.groups != 1 and not match.is_depthwise:
+            return MatchFailure(f"it has {match.groups} groups, and each several channels")
         if not is_constant(match.weight, module_globals):
             return MatchFailure("its weight is not constant")
         return match.with_pad_operation(module_globals)
@@ -82,7 +85,21 @@ def call_float_conv(
     target: InstructionSet,
     epilogue: FusedEpilogue | None,
 ) -> Value:
-    """Emit the call of the kernel, and return its result."""
+    """Emit the call of a kernel, and return its result."""
+    call = _call_depthwise if match.is_depthwise else _call_dense
+    value = call(match, kernels, target, epilogue)
+    shape = [int(result.shape[axis]) for axis in np.argsort(match.result_axes)]
+    value = emit_stablehlo.transpose(emit_stablehlo.reshape(value, shape), match.result_axes)
+    return emit_stablehlo.convert(value, result.element_type)
+
+
+def _call_dense(
+    match: FloatConvMatch,
+    kernels: KernelTable,
+    target: InstructionSet,
+    epilogue: FusedEpilogue | None,
+) -> Value:
+    """Emit the call of the implicit GEMM."""
     n, geometry = match.weight_shape[0], match.geometry()
     channels = match.activation_shape[-1]
     mr, vectors = register_blocking(target, geometry.output_columns, n)
@@ -100,14 +117,61 @@ def call_float_conv(
         lambda: _packed(match, kernels.module_globals, tiles),
         F32,
     )
-    operands = [weight, _activations(match, kernels, target)]
+    operands = [weight, _activations(match, kernels, target, is_padded=match.has_padding)]
     if epilogue is not None:
         operands += epilogue.operands(tiles.count * tiles.nr)
     type_ = tensor_type(kernel.result_shape, mlir_type(F32))
     [value] = kernels.call(kernel, kernel.kernel(), operands, [type_], 0)
-    shape = [int(result.shape[axis]) for axis in np.argsort(match.result_axes)]
-    value = emit_stablehlo.transpose(emit_stablehlo.reshape(value, shape), match.result_axes)
-    return emit_stablehlo.convert(value, result.element_type)
+    return value
+
+
+def _call_depthwise(
+    match: FloatConvMatch,
+    kernels: KernelTable,
+    target: InstructionSet,
+    epilogue: FusedEpilogue | None,
+) -> Value:
+    """Emit the call of the kernel of depthwise convolutions."""
+    n, images = match.weight_shape[0], match.activation_shape[0]
+    vertical, horizontal = match.axes()
+    channel_padding = max(0, target.lanes - n)
+    is_padded = bool(vertical.dilation > 1 and (vertical.pad_low or vertical.pad_high))
+    activations = _activations(match, kernels, target, is_padded=is_padded)
+    if is_padded:
+        vertical, horizontal = (
+            replace(axis, size=axis.pad_low + axis.size + axis.pad_high, pad_low=0, pad_high=0)
+            for axis in (vertical, horizontal)
+        )
+    pixels, channels = images * vertical.size * horizontal.size, n + channel_padding
+    activations = emit_stablehlo.reshape(activations, [pixels, match.groups])
+    if n > match.groups:  # several output channels read one input channel
+        repeated: ArrayLike = np.repeat(traced(activations), n // match.groups, axis=1)
+        activations = repeated.value
+    if channel_padding:
+        activations = emit_stablehlo.pad(activations, [0, 0], [0, channel_padding])
+    kernel = F32Depthwise(images, vertical, horizontal, channels, target, 1, 1, epilogue)
+    rows, workgroups = images * vertical.outputs, workgroups_per_tile(kernel.equivalent_macs)
+    row_blocks = min(rows, -(-workgroups // kernel.vectors))
+    workgroups = min(workgroups, row_blocks * kernel.vectors)
+    kernel = replace(kernel, row_blocks=row_blocks, workgroups=workgroups)
+
+    def packed() -> Array:
+        elements = constant_elements(match.weight, kernels.module_globals)
+        assert elements is not None  # `FloatConvMatch.of`
+        taps = convert(elements.transpose(match.weight_axes), F32).reshape((n, -1)).transpose()
+        return np.pad(taps, [(0, 0), (0, channel_padding)])
+
+    key = match.weight_axes, channel_padding, "depthwise"
+    weight = kernels.prepacked([match.weight], "f32", key, packed, F32)
+    operands = [weight, activations]
+    if epilogue is not None:
+        operands += epilogue.operands(channels)
+    shape = [rows, horizontal.outputs, channels]
+    type_ = tensor_type(shape, mlir_type(F32))
+    [value] = kernels.call(kernel, kernel.kernel(), operands, [type_], 0)
+    if channel_padding:
+        value = emit_stablehlo.slice_(value, [0, 0, 0], [*shape[:2], n], [1, 1, 1])
+    return value
 
 
 def _packed(match: FloatConvMatch, module_globals: ModuleGlobals, tiles: Tiles) -> Array:
@@ -120,14 +184,19 @@ def _packed(match: FloatConvMatch, module_globals: ModuleGlobals, tiles: Tiles) 
     return np.ascontiguousarray(by_tile.transpose((0, 2, 1)))
 
 
-def _activations(match: FloatConvMatch, kernels: KernelTable, target: InstructionSet) -> Value:
-    """Return the flattened activations in f32, in the order ``N, spatial..., C``, with padding."""
+def _activations(
+    match: FloatConvMatch, kernels: KernelTable, target: InstructionSet, *, is_padded: bool
+) -> Value:
+    """Return the flattened activations in f32, in the order ``N, spatial..., C``.
+
+    They have their padding if `is_padded`.
+    """
     images, *_, channels = match.activation_shape
     nhwc = emit_stablehlo.transpose(
         emit_stablehlo.convert(match.activations, mlir_type(F32)), match.activation_axes
     )
     flat = emit_stablehlo.reshape(nhwc, [math.prod(nhwc.type.shape)])
-    if not match.has_padding:
+    if not is_padded:
         return flat
     copy = PadCopyKernel(
         images, *match.axes(), channels, 0, match.padding_value, target, False, 1, element=F32
