@@ -202,6 +202,6 @@ def test_register_tiles_fit_the_registers(name):
     target = INSTRUCTION_SETS[name]
     for columns in (1, 2, 7, 13, 56, 1000):
         for n in (1, 16, 24, 64, 100, 512):
-            mr, vectors = register_blocking(target, columns, n)
+            mr, vectors = register_blocking(target, columns, n, pixel_bytes=4096)
             assert 1 <= mr <= columns
             assert (mr + 1) * vectors + 1 <= target.vector_registers

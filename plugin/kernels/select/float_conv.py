@@ -102,7 +102,8 @@ def _call_dense(
     """Emit the call of the implicit GEMM."""
     n, geometry = match.weight_shape[0], match.geometry()
     channels = match.activation_shape[-1]
-    mr, vectors = register_blocking(target, geometry.output_columns, n)
+    pixel_bytes = geometry.column_stride * channels * F32.bits // 8
+    mr, vectors = register_blocking(target, geometry.output_columns, n, pixel_bytes)
     k = geometry.tap_count * channels
     tiles = Tiles(8, 1, n, k, target.lanes, vectors, k_pack=1)
     macs = INT8_MACS_PER_MAC * geometry.output_pixels * k * n
