@@ -87,19 +87,20 @@ def _fit(
 
 
 def images_task(
-    samples: int = 2400, fitted: int = 800, size: int = 12, channels: int = 24, batch: int = 16
-) -> Task:
+    samples: int = 2400, fitted: int = 800, size: int = 12, channels: int = 24, batch: int = 16,
+    seed: int = 7, noise: float = 1.0,
+) -> Task:  # fmt: skip
     """Shifted and noisy patterns, classified by convolutions with a residual sum and pooling."""
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(seed)
     patterns = rng.normal(size=(CLASSES, size, size))
     labels = rng.integers(0, CLASSES, samples)
     shifts = rng.integers(-1, 2, (samples, 2))
     images = np.stack(
         [np.roll(patterns[n], shift, (0, 1)) for n, shift in zip(labels, shifts, strict=True)]
     )
-    images = images + rng.normal(size=images.shape) * 1.0
+    images = images + rng.normal(size=images.shape) * noise
     inputs = images[:, None].astype(np.float32)
-    net = Network(11)
+    net = Network(seed + 4)
     x = net.add("Conv", "x", net.weight(channels, 1, 3, 3), net.weight(channels, scale=0.3),
                 pads=[1, 1, 1, 1])  # fmt: skip
     x = net.add("Relu", x)
@@ -125,15 +126,15 @@ def images_task(
 
 def tokens_task(
     samples: int = 2400, fitted: int = 800, length: int = 16, width: int = 64, batch: int = 16,
-    layers: int = 2,
+    layers: int = 2, seed: int = 8, own_tokens: float = 0.5,
 ) -> Task:  # fmt: skip
     """Sequences of tokens, classified by the class most of them belong to: an encoder like BERT."""
-    rng = np.random.default_rng(8)
+    rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, samples)
-    own = rng.random((samples, length)) < 0.5
+    own = rng.random((samples, length)) < own_tokens
     classes = np.where(own, labels[:, None], rng.integers(0, CLASSES, (samples, length)))
     inputs = (classes * 8 + rng.integers(0, 8, (samples, length))).astype(np.int64)
-    net = Network(12)
+    net = Network(seed + 4)
     x = net.add("Gather", net.weight(CLASSES * 8, width, scale=1), "ids")
     positions = net.constant(rng.normal(size=(length, width)).astype(np.float32) * 0.3)
     x = net.add("Add", x, positions)

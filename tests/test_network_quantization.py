@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,43 @@ def test_bits_of_vulkan() -> None:
     np.testing.assert_array_equal(result, small_images_result())
 
 
+# -- dynamic batch --------------------------------------------------------------------------------
+
+
+def test_a_dynamic_batch(tmp_path: Path) -> None:
+    """A batch of any size has the bits of a batch that is given, by equal ranges."""
+    model = onnx.ModelProto()
+    model.CopyFrom(small_task().model)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    inputs = {"x": small_task().inputs[:14]}
+    network = subquant.quantize_network(
+        model.SerializeToString(), inputs, held_out=0, batch="dynamic"
+    )
+    static, x = small_images()
+    assert [each.result for each in network.layers] == [each.result for each in static.layers]
+    assert (network.calibration_batches, static.calibration_batches) == (14, 7)
+    network.save(tmp_path / "net.mlir")
+    archive = {"model": tmp_path / "net.irpa"}
+    function = subquant.compile(tmp_path / "net.mlir", parameters=archive).main
+    signature = function.signature
+    assert signature is not None
+    assert [each.name for each in signature.inputs] == ["x"]
+    np.testing.assert_array_equal(function(x), small_images_result())
+    samples = small_task().inputs[-5:]
+    np.testing.assert_array_equal(function(samples)[3:], small_images_result())
+    assert function(samples[:1]).shape == (1, 8)
+
+
+def test_a_dynamic_batch_of_tflite(tmp_path: Path) -> None:
+    inputs = np.random.default_rng(6).normal(size=(24, 8, 8, 3)).astype(np.float32)
+    network = subquant.quantize_network(tflite_network(1), [inputs], batch="dynamic")
+    assert [row.computes for row in network.layers] == ["int8"] * 5
+    network.save(tmp_path / "net.mlir")
+    text = (tmp_path / "net.mlir").read_text()
+    assert re.search(r"func.func @main\(%\w+: tensor<\?x8x8x3xf32>\) -> tensor<\?x10xf32>", text)
+    assert re.search(r"func.func private @main.item\(%\w+: tensor<1x8x8x3xf32>\)", text)
+
+
 # -- weights only ---------------------------------------------------------------------------------
 
 
@@ -241,7 +279,7 @@ def test_the_command_writes_a_program_and_its_archive(tmp_path: Path) -> None:
 # -- TensorFlow Lite ------------------------------------------------------------------------------
 
 
-def tflite_network() -> bytes:
+def tflite_network(batch: int = 2) -> bytes:
     """A convolution, a depthwise one around which is a sum, a mean, a dense layer; in floats."""
     rng, graph = np.random.default_rng(5), Graph()
 
@@ -252,8 +290,11 @@ def tflite_network() -> bytes:
     def features(*shape: int) -> int:
         return graph.tensor(shape, "float32")
 
-    x, first, second, total = features(2, 8, 8, 3), *(features(2, 8, 8, 16) for _ in range(3))
-    mean, flat, result = features(2, 1, 1, 16), features(2, 16), features(2, 10)
+    x, first, second, total = (
+        features(batch, 8, 8, 3),
+        *(features(batch, 8, 8, 16) for _ in range(3)),
+    )
+    mean, flat, result = features(batch, 1, 1, 16), features(batch, 16), features(batch, 10)
     window: dict[str, Any] = {"padding": 0, "strideH": 1, "strideW": 1}
     graph.operator("CONV_2D", [x, constant(16, 3, 3, 3), constant(16)], [first], "Conv2DOptions",
                    **window, dilationHFactor=1, dilationWFactor=1,
@@ -264,7 +305,7 @@ def tflite_network() -> bytes:
     graph.operator("ADD", [first, second], [total], "AddOptions", fusedActivationFunction=0)
     graph.operator("AVERAGE_POOL_2D", [total], [mean], "Pool2DOptions", padding=1, strideH=8,
                    strideW=8, filterHeight=8, filterWidth=8, fusedActivationFunction=0)  # fmt: skip
-    graph.operator("RESHAPE", [mean, graph.constant([2, 16])], [flat])
+    graph.operator("RESHAPE", [mean, graph.constant([batch, 16])], [flat])
     graph.operator("FULLY_CONNECTED", [flat, constant(10, 16), constant(10)], [result],
                    "FullyConnectedOptions")  # fmt: skip
     return graph.model([x], [result])
@@ -366,8 +407,8 @@ def test_a_network_without_layers_for_integers() -> None:
         subquant.quantize_network(model, [np.zeros((4, 4), np.float32)])
     with pytest.raises(InputError, match=r"can be quantized: .*: it is quantized already"):
         subquant.quantize_network(small_images()[0].bytecode, [small_images()[1]])
-    with pytest.raises(UsageError, match="not for a dynamic batch"):
-        subquant.quantize_network(model, [], batch="dynamic")
+    with pytest.raises(UsageError, match=r"a dynamic batch is for \.onnx and \.tflite files"):
+        subquant.quantize_network(small_images()[0].float_bytecode, [], batch="dynamic")
 
 
 def test_wrong_options(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from ...transforms.quantization.legalize_qdq_to_quantized_op import LegalizeQdqT
 from ...transforms.quantization.pack_narrow_storage import PackNarrowStorage
 from ...transforms.torch.legalize_torch import LegalizeTorch
 from ..moments import InputMoments
+from .dynamic_batch import keep_element, write_batch_loop
 from .folding import fold_program
 from .plan import Plan, name_of, plan_of
 from .ranges import parameters_of_range
@@ -58,6 +59,10 @@ def analyze(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) ->
             data, create_context(), source["file"], options, path=source.get("path")
         )
     steps("plan")
+    batched = None
+    if options.batch == "dynamic":
+        with in_context_of(module.operation):
+            batched = keep_element(module.operation)
     _run(module, LegalizeTorch(), UpstreamPass("inline"), *map(UpstreamPass, _CLEANUP))
     with in_context_of(module.operation):
         fold_program(module.operation)
@@ -65,7 +70,7 @@ def analyze(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) ->
     prepared = _bytecode(module)
     with in_context_of(module.operation):
         plan = plan_of(module.operation, arguments["select"], static=arguments["static"])
-        description = _description(plan)
+        description = {**_description(plan), "batched": batched}
         return_values(
             plan.function, [*plan.observed_values, *(value for _, _, value in plan.reported)]
         )
@@ -98,6 +103,8 @@ def quantize(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -
     reported = _bytecode(module)
     with in_context_of(module.operation):
         return_values(plan.function, (), count)
+        if arguments["batched"] is not None:
+            write_batch_loop(plan.function, arguments["batched"])
     _run(module, UpstreamPass("cse"), UpstreamPass("symbol-dce"))
     return reasons, [_bytecode(module), reported]
 

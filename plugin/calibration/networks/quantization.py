@@ -44,7 +44,8 @@ class QuantizedNetwork:
 
     Attributes:
         bytecode: the program with its constants, as MLIR bytecode; `subquant.compile` takes it.
-        float_bytecode: the float program that it was made of, prepared.
+        float_bytecode: the float program that it was made of, prepared; of a dynamic batch, the
+            program of one element.
         layers: a row for each layer.
         outputs: signal to quantization noise of each result in decibels; None if not measured.
         calibration_batches, held_out_batches: the numbers of batches.
@@ -88,7 +89,8 @@ def quantize_network(
         inputs: calibration inputs: a folder (`subquant.calibration.networks.inputs`), arrays by
             name, or an array for each input of the network; None with float activations.
         select: a regular expression; layers whose name has no match stay float.
-        batch: the batch size, if the model leaves it open.
+        batch: the batch size, if the model leaves it open: a number, or ``dynamic`` for a program
+            that takes any. It is then calibrated with one sample at a time.
         dims: the sizes of other dimensions that it leaves open, as ``name=N``.
         threads: the number of CPU threads that run the float and the quantized program.
         on_step: called with a line about each step.
@@ -101,8 +103,6 @@ def quantize_network(
     static = how.activations == "static"
     if static and inputs is None:
         raise UsageError("static activations need calibration inputs; give a folder of samples")
-    if str(batch) == "dynamic":
-        raise UsageError("a network is quantized with a batch size, not for a dynamic batch")
     import_options = ImportOptions(batch=str(batch), dims=tuple(dims))
     on_step("import")
     request: dict[str, Any] = {"select": select, "static": static}
@@ -129,6 +129,7 @@ def quantize_network(
         input_of(prepared),
         {
             **request,
+            "batched": described["batched"],
             "ranges": ranges,
             "tokens": tokens,
             "bits": how.bits,
