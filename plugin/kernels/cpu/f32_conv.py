@@ -58,7 +58,7 @@ _WEIGHT_CYCLES = 0.25
 _CACHE_SET_PERIOD = 4096
 """The bytes after which addresses have the same set of an L1 cache again: 64 sets of 64 bytes."""
 _MAX_PIXELS_PER_SET = 6
-"""Of the 8 to 12 lines of a set, weights and results need some."""
+"""A set has 8 to 12 lines, of which weights and results need some."""
 _EVICTION_FACTOR = 1.25
 """More pixels of a register tile evict each other.
 

@@ -42,12 +42,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
 
-from ...core._mlir import Operation, Value, ir, stablehlo
+from ...core._mlir import Operation, Value, ir
 from ...core.option_fields import FixedPointRounding, RequantizationForm, pass_option
 from ...dialects.attention import Attention
 from ...dialects.block_contraction import BlockContraction
 from ...dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE
-from ...emit import ArrayLike, operation, tensor
+from ...emit import operation
 from ...emit.constant_values import erase_unused
 from ...emit.parameters import ModuleGlobals, ParameterStore
 from ...errors import Remark, UsageError, expected_name
@@ -365,14 +365,10 @@ class _Selection:
         elif isinstance(Int8Match.of_shape(op, self._min_macs), MatchFailure):
             return
         with ir.InsertionPoint(op), op.location:
-            raised, feature_terms = raise_differences(op) or (None, None)
+            raised, correct = raise_differences(op) or (None, None)
             value = correct_zero_points(raised or op, "after")
-            if value is not None and feature_terms is not None:
-                numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-                shape = [1] * value.type.rank
-                shape[numbers.output_feature_dimension] = feature_terms.size
-                total: ArrayLike = tensor(value) + feature_terms.reshape(shape)
-                value = total.value
+            if value is not None and correct is not None:
+                value = correct(value)
         if value is None:
             return
         op.results[0].replace_all_uses_with(value)

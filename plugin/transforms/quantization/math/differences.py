@@ -11,43 +11,54 @@ and ``p`` times the sum of the weight.)
 
 This is ``subquant.subtract_zero_point`` of a quantized tensor with the scale 1, whose storage
 `subquant.transforms.quantization.math.zero_points` contracts. Unsigned integers are masked ones,
-``stablehlo.and %0, dense<255>``. A difference may be reshaped: ONNX's convolutions along one axis
+``stablehlo.and %0, dense<255>``. A zero point of the left operand of a matrix
+product may be computed (activations that are quantized when they are computed): it is subtracted
+after the sum, times the sums of the weight::
+
+    sum_k (x[m, k] - z) * w[k, n] = sum_k x[m, k] * w[k, n] - z * sum_k w[k, n]    (modulo 2**32)
+
+A difference may be reshaped: ONNX's convolutions along one axis
 are those of images of one row. A constant weight of a convolution stays in 16 bits if it does not
 fit 8: kernels take it as the sum of two.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from ....core._mlir import Operation, Value, ir, stablehlo
-from ....dialects.dense import CONSTANTS, array_of_dense, known_integer
+from ....dialects.dense import CONSTANTS, array_of_dense, constant_array, known_integer
 from ....dialects.windows import window_padding
+from ....emit import ArrayLike, tensor
 from ....emit import stablehlo as emit_stablehlo
 from ....emit.operation import dense, mlir_type, value, with_element
 from ....numerics.element_types import I8, I16, I32, Array
 from ...base import producer_named, producer_of
 from .contraction import Contraction
 
+Correction: TypeAlias = Callable[[Value], Value]
+"""Emits the corrected sums of a contraction."""
+
 _LOW, _HIGH = -128, 127
 """The range of i8."""
 
 
-def raise_differences(op: Operation) -> tuple[Operation, Array | None] | None:
+def raise_differences(op: Operation) -> tuple[Operation, Correction] | None:
     """Rewrite a dot_general or convolution of wider integers on ``subquant.subtract_zero_point``.
 
     Returns:
-        The new operation, and the correction to add to its result, for each feature, if one is
-            needed;
+        The new operation, and the function that corrects its result;
         None if `op` is no contraction of differences of 8-bit integers in i32.
     """
     if [str(each.type.element_type) for each in op.results] != ["i32"]:
         return None
     left, right = op.operands
     changed: dict[str, ir.Attribute] = {}
-    padding, correction = 0, None
+    padding = 0
     is_window = "convolution" in op.name
     w = _difference(right, is_wide=is_window)
     if is_window:
@@ -55,6 +66,13 @@ def raise_differences(op: Operation) -> tuple[Operation, Array | None] | None:
     x = _difference(left)
     if x is None or w is None:
         return None
+    contraction = Contraction.of(op)
+    correct: Correction = _unchanged
+    if x.computed is not None or w.computed is not None:
+        computed = None if is_window or w.computed is not None else _computed(contraction, x, w)
+        if computed is None:
+            return None
+        correct = computed
     if padding:
         # x padded with p is x - p padded with 0, and p.
         low, high = (_LOW, _HIGH) if x.signed else (0, 255)
@@ -64,10 +82,56 @@ def raise_differences(op: Operation) -> tuple[Operation, Array | None] | None:
         features = numbers.kernel_output_feature_dimension
         weights = array_of_dense(w.stored).astype(np.int64) - w.zero
         summed = tuple(axis for axis in range(weights.ndim) if axis != features)
-        correction = weights.sum(axis=summed) * padding
+        terms = weights.sum(axis=summed) * padding
+        shape = [1] * op.results[0].type.rank
+        shape[numbers.output_feature_dimension] = terms.size
+        addend = terms.reshape(shape)
+
+        def add_terms(total: Value) -> Value:
+            corrected: ArrayLike = tensor(total) + addend
+            return corrected.value
+
+        correct = add_terms
         x = replace(x, zero=x.zero + padding)
-    result = Contraction.of(op).create(x.emit(), w.emit(), mlir_type(I32), changed)
-    return result.owner.operation, correction
+    result = contraction.create(x.emit(), w.emit(), mlir_type(I32), changed)
+    return result.owner.operation, correct
+
+
+def _unchanged(total: Value) -> Value:
+    return total
+
+
+def _computed(contraction: Contraction, x: _Difference, w: _Difference) -> Correction | None:
+    """Return the correction for a computed zero point of the left operand; None if it is unknown.
+
+    The weight is a constant matrix, and the zero point has no axis that is summed over.
+    """
+    left, right = contraction.left, contraction.right
+    broadcast = x.computed
+    weights = w.constant
+    if broadcast is None or x.shape or weights is None:
+        return None
+    zero, dims = broadcast.operands[0], list(broadcast.attributes["broadcast_dimensions"])
+    sizes = [int(size) for size in zero.type.shape]
+    axes = [int(axis) for axis, size in zip(dims, sizes, strict=True) if size != 1]
+    if any(axis in left.contracted for axis in axes):
+        return None
+    weight_sums = weights.sum(axis=tuple(right.contracted))
+    [feature] = [right.to_result[n] for n in range(weights.ndim) if n not in right.contracted]
+    type_ = contraction.op.results[0].type
+    if not type_.has_static_shape:
+        return None
+
+    def correct(total: Value) -> Value:
+        wide = emit_stablehlo.convert(zero, mlir_type(I32))
+        wide = emit_stablehlo.reshape(wide, [size for size in sizes if size != 1])
+        spread = emit_stablehlo.broadcast(wide, type_, [left.to_result[axis] for axis in axes])
+        shape = [1] * type_.rank
+        shape[feature] = weight_sums.size
+        corrected: ArrayLike = tensor(total) - tensor(spread) * weight_sums.reshape(shape)
+        return corrected.value
+
+    return correct
 
 
 def _without_pad(op: Operation, operand: Value) -> tuple[Value, int, dict[str, ir.Attribute]]:
@@ -97,13 +161,26 @@ def _without_pad(op: Operation, operand: Value) -> tuple[Value, int, dict[str, i
 class _Difference:
     """8-bit integers, a value or a constant, with a zero point to subtract.
 
-    They are read as signed or unsigned; `shape` is the shape of a reshaped difference.
+    They are read as signed or unsigned; `shape` is the shape of a reshaped difference. `computed`
+    is the broadcast of a computed zero point, which is subtracted too; None for none.
     """
 
     stored: Value | ir.DenseElementsAttr
     zero: int
     signed: bool = True
     shape: tuple[int, ...] = ()
+    computed: Operation | None = None
+
+    @property
+    def constant(self) -> Array | None:
+        """The differences, in i64; None if they are not constants."""
+        stored = self.stored
+        if isinstance(stored, ir.DenseElementsAttr):
+            return array_of_dense(stored).astype(np.int64) - self.zero
+        array = constant_array(stored)
+        if array is None or self.shape:
+            return None
+        return (array.astype(np.int64) if self.signed else array.astype(np.int64) & 255) - self.zero
 
     def emit(self) -> Value:
         """Write ``subquant.subtract_zero_point``."""
@@ -120,7 +197,7 @@ class _Difference:
 
 
 def _difference(difference: Value, *, is_wide: bool = False) -> _Difference | None:
-    """Match 8-bit integers and a zero point to subtract; None for wider, or computed zero points.
+    """Match 8-bit integers and a zero point to subtract; None for wider integers.
 
     With `is_wide`, constants whose zero point is not 0 stay in 16 bits.
     """
@@ -134,13 +211,15 @@ def _difference(difference: Value, *, is_wide: bool = False) -> _Difference | No
         if before is None or isinstance(before.stored, ir.DenseElementsAttr):
             return None
         return replace(before, shape=tuple(int(n) for n in owner.results[0].type.shape))
-    zero, signed = 0, True
+    zero, signed, computed = 0, True, None
     if owner.name == "stablehlo.subtract":
         zero_point = known_integer(owner.operands[1])
+        if zero_point is None:
+            computed = producer_named(owner.operands[1], "stablehlo.broadcast_in_dim")
         owner = producer_of(owner.operands[0])
-        if zero_point is None or owner is None:
+        if (zero_point is None and computed is None) or owner is None:
             return None
-        zero = zero_point
+        zero = zero_point or 0
     if owner.name == "stablehlo.and" and known_integer(owner.operands[1]) == 255:
         owner, signed = producer_of(owner.operands[0]), False
     if owner is None or owner.name != "stablehlo.convert":
@@ -149,7 +228,7 @@ def _difference(difference: Value, *, is_wide: bool = False) -> _Difference | No
     low, high = (_LOW, _HIGH) if signed else (0, 255)
     if stored.type.element_type != mlir_type(I8) or not low <= zero <= high:
         return None
-    return _Difference(stored, zero, signed)
+    return _Difference(stored, zero, signed, computed=computed)
 
 
 def _constant_difference(constant: Operation, *, is_wide: bool) -> _Difference | None:
