@@ -30,6 +30,7 @@ from ...transforms.quantization.legalize_qdq_to_quantized_op import LegalizeQdqT
 from ...transforms.quantization.pack_narrow_storage import PackNarrowStorage
 from ...transforms.torch.legalize_torch import LegalizeTorch
 from ..moments import InputMoments
+from .bias_correction import correct_bias, corrected_layers, input_axes
 from .dynamic_batch import keep_element, write_batch_loop
 from .folding import fold_program
 from .plan import Plan, name_of, plan_of
@@ -70,7 +71,7 @@ def analyze(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) ->
     prepared = _bytecode(module)
     with in_context_of(module.operation):
         plan = plan_of(module.operation, arguments["select"], static=arguments["static"])
-        description = {**_description(plan), "batched": batched}
+        description = {**_description(plan), "batched": batched, "means": _means(plan)}
         return_values(
             plan.function, [*plan.observed_values, *(value for _, _, value in plan.reported)]
         )
@@ -89,7 +90,9 @@ def quantize(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -
     with in_context_of(module.operation):
         plan = plan_of(module.operation, arguments["select"], static=static)
         parameters = [parameters_of_range(*each) for each in arguments["ranges"]]
-        moments = _moments(plan, arguments["tokens"], blobs[1:])
+        moments = {} if static else _moments(plan, arguments["tokens"], blobs[1:])
+        if static:
+            _correct_biases(plan, blobs[1:])
         reasons = _quantize_layers(plan, parameters, moments, arguments)
         ends = [value for _, _, value in plan.reported]
         if static:
@@ -137,6 +140,28 @@ def _moments(plan: Plan, tokens: int, matrices: Sequence[bytes]) -> dict[Value, 
         square = np.frombuffer(matrix, np.float32).reshape((size, size))
         moments[value] = InputMoments(square, tokens)
     return moments
+
+
+def _means(plan: Plan) -> list[tuple[int, list[int]]]:
+    """Return the number of the observed value whose mean corrects a bias, and the mean's axes."""
+    if not plan.quantized_uses:  # float activations
+        return []
+    numbers = {value: number for number, value in enumerate(plan.observed_values)}
+    layers = corrected_layers(plan, ModuleGlobals(plan.function.operation.parent.operation))
+    return [(numbers[layer.op.operands[0]], input_axes(layer)) for layer in layers]
+
+
+def _correct_biases(plan: Plan, means: Sequence[bytes]) -> None:
+    """Correct the biases by mean inputs, whose order is that of `_means`."""
+    module_globals = ModuleGlobals(plan.function.operation.parent.operation)
+    layers = corrected_layers(plan, module_globals)
+    for layer, data in zip(layers, means, strict=True):
+        weight = constant_elements(layer.op.operands[1], module_globals)
+        assert weight is not None  # `_why_float`
+        shape = [int(layer.op.operands[0].type.shape[axis]) for axis in input_axes(layer)]
+        mean = np.frombuffer(data, np.float64).reshape(shape)
+        quantized = quantize_per_channel(weight, layer.weight_axis)
+        correct_bias(layer, weight, quantized, mean, module_globals)
 
 
 def _quantize_layers(

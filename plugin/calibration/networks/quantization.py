@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from ...compiler.compilation import compile_to_bytes
 from ...compiler.mlir_client import Source, ask, input_of
 from ...core.files import write_atomically
@@ -111,7 +113,8 @@ def quantize_network(
         f"{_CHILD}:analyze", module, {**request, "import_options": asdict(import_options)}
     )
     _check_layers(described)
-    samples, ranges, moments, tokens = None, [], list[Array](), 0
+    samples, ranges, tokens = None, [], 0
+    moments, means = list[Array](), _Means(described["means"])
     if inputs is not None:
         device = Device("llvm-cpu", threads=threads)
         run = _Program(tapped, described, device, on_step)
@@ -119,7 +122,7 @@ def quantize_network(
         calibration, held_out = samples.split(how.held_out)
     if static and samples is not None:
         measured = _measured(run, samples, calibration, described, on_step)
-        histograms = _histograms(described["observed"], measured)
+        histograms = _histograms(described["observed"], map(means.add, measured))
         ranges = [range_of(each, how.calibration, how.percentile) for each in histograms]
     elif samples is not None:
         moments, tokens = _moments(_measured(run, samples, calibration, described, on_step))
@@ -135,7 +138,7 @@ def quantize_network(
             "bits": how.bits,
             "block_size": how.block_size,
         },
-        [each.tobytes() for each in moments],
+        [each.tobytes() for each in (means.arrays() if static else moments)],
     )
     noise, count = None, described["results"]
     if samples is not None and held_out:
@@ -217,6 +220,36 @@ def _histograms(counts: Sequence[int], measured: Iterable[Sequence[Array]]) -> l
         for histogram, values in zip(by_value, results, strict=True):
             histogram.add(values)
     return histograms
+
+
+class _Means:
+    """_Means of measured values.
+
+    Args:
+        values: the number of each value, and the axes that its mean has.
+    """
+
+    def __init__(self, values: Sequence[tuple[int, Sequence[int]]]) -> None:
+        self._values = values
+        self._totals: list[Array] = []
+        self._batches = 0
+
+    def add(self, measured: Sequence[Array]) -> Sequence[Array]:
+        """Add the values of a batch, and return them."""
+        means = []
+        for number, axes in self._values:
+            array = np.asarray(measured[number])
+            moved = np.moveaxis(array, axes, range(len(axes)))
+            sizes = moved.shape[: len(axes)]
+            means.append(moved.reshape((*sizes, -1)).mean(-1, dtype=np.float64))
+        pairs = zip(self._totals, means, strict=True)
+        self._totals = [a + b for a, b in pairs] if self._batches else means
+        self._batches += 1
+        return measured
+
+    def arrays(self) -> list[Array]:
+        """Return the means, float64."""
+        return [each / self._batches for each in self._totals]
 
 
 def _moments(measured: Iterable[Sequence[Array]]) -> tuple[list[Array], int]:
