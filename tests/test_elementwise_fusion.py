@@ -204,6 +204,25 @@ def test_a_long_expression_is_split(cpu):
     assert_close(total, 2 * z.astype(np.float64), 64)  # a geometric sum
 
 
+def test_rows_of_a_few_tokens_have_the_bits_of_one(cpu):
+    """Norms, with the greatest width of one token; and a gate whose result has 8 times as many."""
+    rng = np.random.default_rng(9)
+    x, scale = rng.standard_normal((8, 8192)).astype(np.float32), np.ones(8192, np.float32)
+    matrix, wide = weight(64, 8192), weight(8192, 64, 1)
+
+    def function(x, scale):
+        narrow = linear(normed(x, scale), matrix)
+        return narrow, np.tanh(linear(narrow, wide)) * x
+
+    single, _ = compiled(function, x[:1], scale)
+    together, text = compiled(function, x, scale)
+    assert {"sum", "formula"} <= set(calls(text))
+    results = together(x, scale)
+    for number in range(8):
+        for result, row in zip(results, single(x[number : number + 1], scale), strict=True):
+            np.testing.assert_array_equal(result[number], row[0])
+
+
 def test_larger_m_and_other_programs_are_not_fused():
     matrix = weight(264, 64)
 
@@ -211,7 +230,7 @@ def test_larger_m_and_other_programs_are_not_fused():
         return linear(normed(x, scale), matrix)
 
     scale = np.ones(64, np.float32)
-    for rows, options in ((4, {}), (1, {"fuse_below_macs": 0})):
+    for rows, options in ((9, {}), (1, {"fuse_below_macs": 0})):
         x = np.ones((rows, 64), np.float32)
         module = trace_function(function, x, scale)
         choices = CompileOptions(activations="int8", **options)

@@ -136,6 +136,21 @@ def test_the_same_in_python(model: Path) -> None:
     assert "tokenizer.ggml.tokens" not in loaded.properties  # which would be held for nothing
 
 
+@pytest.mark.parametrize("temperature", ["0", "0.5"])
+def test_a_text_with_drafts_is_that_without(model: Path, temperature: str) -> None:
+    arguments = ("generate", "--model", model, "--prompt", "one two one two one two", "--json")
+    options = ("--max-tokens", "40", "--seed", "7", "--temperature", temperature)
+    expected = json.loads(succeed(*arguments, *options).stdout)
+    actual = json.loads(succeed(*arguments, *options, "--draft", "ngram").stdout)
+    assert actual["tokens"] == expected["tokens"]
+    assert 0 <= actual["accepted_tokens"] <= actual["drafted_tokens"] <= 7 * actual["draft_calls"]
+    assert actual["draft_calls"] > 0 or temperature != "0"  # what repeats is drafted
+    assert "draft_calls" not in expected
+    shown = succeed(*arguments[:-1], *options, "--draft", "ngram").stderr
+    counts = f"{actual['accepted_tokens']} of {actual['drafted_tokens']} drafted tokens accepted"
+    assert counts in shown
+
+
 def test_what_is_emitted_is_a_program_and_its_parameters(model: Path, tmp_path: Path) -> None:
     result = succeed("generate", "--model", model, "--emit", tmp_path / "out", "--context", "24")
     module, archive = tmp_path / "out" / "model.mlir", tmp_path / "out" / "model.irpa"

@@ -45,6 +45,12 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 )
 @options_of(Sampling)
 @click.option(
+    "--draft",
+    type=click.Choice(["ngram"]),
+    help="Speculative decoding: verify up to 7 tokens that followed the last tokens before, in one "
+    "call. The text is the same.",
+)
+@click.option(
     "--emit",
     metavar="FOLDER",
     help="Write model.mlir and model.irpa to a folder, for compile and run, instead of text.",
@@ -56,6 +62,7 @@ def command(
     chat: bool,
     system: str | None,
     max_tokens: int,
+    draft: str | None,
     emit: str | None,
     as_json: bool,
     **options: Any,
@@ -96,11 +103,16 @@ def command(
         checked.tokenizer.rest()  # its tables take no memory beside the compiler and the weights
 
     with show_progress(model) as progress:
-        loaded = load_model(model, progress, encode, **options)
+        steps = "draft" if draft else "single"
+        loaded = load_model(model, progress, encode, steps=steps, **options)
         from ..models.generation import Generation
 
         generation = Generation(
-            loaded.session(), loaded.tokenizer, tokens, sampling=sampling, max_tokens=max_tokens
+            loaded.text_session(),
+            loaded.tokenizer,
+            tokens,
+            sampling=sampling,
+            max_tokens=max_tokens,
         )
     pieces: list[str] = []
     try:
@@ -174,17 +186,30 @@ def _summary(generation: Generation) -> str:
 
     statistics, peak = generation.statistics, peak_memory()
     memory = "" if peak is None else f"; {peak / 1e6:,.0f} MB of memory"
+    drafts, drafted = generation.drafts, ""
+    if drafts is not None:
+        drafted = (
+            f"; {drafts.accepted:,} of {counted(drafts.drafted, 'drafted token')} accepted in "
+            f"{counted(drafts.calls, 'call')}"
+        )
     return (
         f"{counted(statistics.prompt_tokens, 'token')} read ({statistics.prompt_rate:,.1f} a "
         f"second), {statistics.tokens} written ({statistics.rate:,.1f} a second), "
-        f"{_ENDS[statistics.end]}{memory}"
+        f"{_ENDS[statistics.end]}{drafted}{memory}"
     )
 
 
 def _to_json(model: str, loaded: Model, text: str, generation: Generation) -> dict[str, Any]:
     from ..models.memory import peak_memory
 
-    statistics = generation.statistics
+    statistics, drafts = generation.statistics, generation.drafts
+    draft_counts = {}
+    if drafts is not None:
+        draft_counts = {
+            "draft_calls": drafts.calls,
+            "drafted_tokens": drafts.drafted,
+            "accepted_tokens": drafts.accepted,
+        }
     return {
         "model": model,
         "text": text,
@@ -195,6 +220,7 @@ def _to_json(model: str, loaded: Model, text: str, generation: Generation) -> di
         "prompt_tokens_per_second": statistics.prompt_rate,
         "seconds": statistics.seconds,
         "tokens_per_second": statistics.rate,
+        **draft_counts,
         "peak_memory_bytes": peak_memory(),
         "kv_cache": loaded.kv_cache,
         "cache_bytes_per_token": loaded.cache_bytes_per_token,

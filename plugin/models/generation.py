@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..errors import UsageError
 from ..numerics.element_types import Array
+from .drafts import DraftedSession, DraftStatistics
 from .sampling import Sampler, Sampling
 from .tokenizer import AnyTokenizer
 
@@ -62,7 +63,7 @@ class Generation(Iterator[str]):
 
     def __init__(
         self,
-        session: Session,
+        session: Session | DraftedSession,
         tokenizer: AnyTokenizer,
         tokens: Sequence[int],
         *,
@@ -76,6 +77,10 @@ class Generation(Iterator[str]):
         self.statistics = Statistics(prompt_tokens=len(tokens))
         self.tokens: list[int] = []
         """The generated tokens, the end token included."""
+        self.drafts: DraftStatistics | None = None
+        """Counts of drafts, if the session has any."""
+        if isinstance(session, DraftedSession):
+            self.drafts = session.statistics
         self._session = session
         self._prompt = tokens
         self._stream = tokenizer.stream()

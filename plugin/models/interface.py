@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,13 @@ MOST_CONTEXT = 1 << 30
 """The greatest context in tokens: positions, and those after them, fit 32 bits."""
 
 
+Steps = Literal["single", "draft", "batch"]
+"""Functions of a program beside those of one token: ``verify`` with draft, ``batch`` with batch."""
+
+STEP_TOKENS = 8
+"""Tokens of a call of ``verify`` or ``batch``, each with the bits that it has alone."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """The sizes, and the storage of caches, that are chosen when a program is written.
@@ -29,21 +36,27 @@ class Shape:
         pieces: batch sizes of prompt evaluation, descending.
         kv_cache: the storage of keys and values.
         rounds_activations: inputs of linear layers are rounded as the checkpoint asks for.
+        steps: further functions of the program.
     """
 
     context: int
     pieces: tuple[int, ...] = (128, 16)
     kv_cache: KvCache = "f16"
     rounds_activations: bool = False
+    steps: Steps = "single"
 
     @classmethod
     def of_context(
-        cls, context: int, kv_cache: KvCache = "f16", rounds_activations: bool = False
+        cls,
+        context: int,
+        kv_cache: KvCache = "f16",
+        rounds_activations: bool = False,
+        steps: Steps = "single",
     ) -> Shape:
         """Return the default batch sizes, without those that no prompt fills by half."""
         longest, *shorter = cls.pieces
         pieces = (longest, *shorter) if longest < 2 * context else tuple(shorter)
-        return cls(context, pieces, kv_cache, rounds_activations)
+        return cls(context, pieces, kv_cache, rounds_activations, steps)
 
     @property
     def rows(self) -> int:

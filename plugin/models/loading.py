@@ -27,11 +27,13 @@ from ..numerics.cache_formats import check_head_size
 from ..numerics.element_types import Array
 from ..runtime import Device, Executable
 from .chat import ChatTemplate, Message
+from .drafts import DraftedSession
 from .generation import Generation
-from .interface import MOST_CONTEXT, SCOPE, Shape
+from .interface import MOST_CONTEXT, SCOPE, Shape, Steps
 from .sampling import Sampling
 from .session import Session
 from .source import ModelSource, open_model
+from .step_check import check_verify
 from .tokenizer import AnyTokenizer
 
 __all__ = ["DEFAULT_CONTEXT", "Model", "Progress", "default_cache", "emit", "load"]
@@ -49,25 +51,25 @@ class Model:
     def __init__(self, source: ModelSource, shape: Shape) -> None:
         self.configuration = source.configuration
         self._source = source
-        self._place = Place(os.fspath(source.path))
-        self._shape = shape
+        self.place = Place(os.fspath(source.path))
+        self.shape = shape
         self._executable: Executable | None = None  # until `load` returns
         self._archive: PinnedBlob | None = None
 
     @property
     def context(self) -> int:
         """The maximum number of tokens of a session."""
-        return self._shape.context
+        return self.shape.context
 
     @property
     def kv_cache(self) -> KvCache:
         """The storage of keys and values in a session's cache."""
-        return self._shape.kv_cache
+        return self.shape.kv_cache
 
     @property
     def cache_bytes_per_token(self) -> int:
         """The memory that a token takes in a session's cache: its keys and values of all blocks."""
-        return self._shape.cache_bytes_per_token(self.configuration)
+        return self.shape.cache_bytes_per_token(self.configuration)
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -80,7 +82,7 @@ class Model:
         try:
             return self._source.tokenizer()
         except SubquantError as error:
-            raise error.located(self._place) from None
+            raise error.located(self.place) from None
 
     @functools.cached_property
     def chat(self) -> ChatTemplate:
@@ -88,7 +90,7 @@ class Model:
         try:
             return self._source.chat(self.tokenizer)
         except SubquantError as error:
-            raise error.located(self._place) from None
+            raise error.located(self.place) from None
 
     def encode(self, prompt: str | Sequence[Message]) -> list[int]:
         """Return the tokens of a text, in which names of control tokens mean these, or of messages.
@@ -117,7 +119,7 @@ class Model:
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
     ) -> Generation:
-        """Continue a text, in a session of its own.
+        """Continue a text, in a session of its own, with drafts if it was loaded for them.
 
         Args:
             prompt: a text, or messages of a conversation, whose answer is written; as `encode`.
@@ -129,13 +131,18 @@ class Model:
         """
         tokens = self.encode(prompt)
         return Generation(
-            self.session(), self.tokenizer, tokens, sampling=sampling, max_tokens=max_tokens
+            self.text_session(), self.tokenizer, tokens, sampling=sampling, max_tokens=max_tokens
         )
+
+    def text_session(self) -> Session | DraftedSession:
+        """Start as `session`; with drafts if the model was loaded with the steps ``draft``."""
+        session = self.session()
+        return DraftedSession(session) if self.shape.steps == "draft" else session
 
     def session(self) -> Session:
         """Start with no tokens; sessions share the weights."""
         assert self._executable is not None
-        return Session(self._executable, self.configuration, self._shape)
+        return Session(self._executable, self.configuration, self.shape)
 
     def logits(self, tokens: list[int]) -> Array:
         """Return the logits after each token, ``[T, vocabulary]``: see `Session.all_logits`."""
@@ -150,6 +157,7 @@ def load(
     context: int | None = None,
     activations: ModelActivations | None = None,
     kv_cache: KvCache = "f16",
+    steps: Steps = "single",
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     check: Callable[[Model], object] | None = None,
@@ -165,6 +173,8 @@ def load(
             ``int8`` and ``float`` no layer does, and these are the activations of blockwise GEMMs.
             By default ``checkpoint`` if it asks for any, else ``int8``, which is the fastest.
         kv_cache: the storage of keys and values in the cache of a session.
+        steps: ``draft`` for `Session.verify`, ``batch`` for `SessionBatch`; each is a program of
+            its own, whose tokens have the bits of single ones.
         cache: the folder of the cache; by default `subquant.compiler.cache.default_cache`.
         check: called with the model before it is compiled, when it has a tokenizer and no sessions;
             its exceptions end the call.
@@ -181,7 +191,7 @@ def load(
     source = open_model(path)
     for remark in source.remarks:
         notify(remark)
-    shape = _shape(source, context, kv_cache, activations)
+    shape = _shape(source, context, kv_cache, activations, steps)
     for text, count in source.activations().items() if not shape.rounds_activations else ():
         notify(
             f"the inputs of {count} layers are not rounded to {text}, as the checkpoint asks for; "
@@ -196,7 +206,7 @@ def load(
         vulkan_target=where.vulkan_target if where.is_vulkan else "generic",
         activations="int8" if is_int8 else "float",
     )
-    result = _cached_or_compiled(Path(path), shape, options, folder, notify)
+    result = _cached_or_compiled(Path(path), model, where, options, folder, notify)
     archive = result.parameters
     assert archive is not None
     notify("load")
@@ -207,10 +217,15 @@ def load(
 
 
 def _cached_or_compiled(
-    path: Path, shape: Shape, options: CompileOptions, folder: Path, notify: Progress
+    path: Path,
+    model: Model,
+    device: Device,
+    options: CompileOptions,
+    folder: Path,
+    notify: Progress,
 ) -> CompileResult:
     """Return the executable and the archive of a model from the cache, compiled if missing."""
-    cache = Cache(folder, notify)
+    cache, shape = Cache(folder, notify), model.shape
     key = key_of_source(
         f"a language model, {shape}".encode(),
         options,
@@ -220,7 +235,7 @@ def _cached_or_compiled(
     )
     with cache.found_or_reserved(key.text, notify) as result:
         if result is None:
-            _compile(path, shape, options, cache, key, notify)
+            _compile(path, model, device, options, cache, key, notify)
             close_idle_children()  # MLIR's memory stays theirs while a model runs
             result = cache.find(key.text)
     if result is None:
@@ -232,10 +247,17 @@ def _cached_or_compiled(
 
 
 def _compile(
-    path: Path, shape: Shape, options: CompileOptions, cache: Cache, key: Key, notify: Progress
+    path: Path,
+    model: Model,
+    device: Device,
+    options: CompileOptions,
+    cache: Cache,
+    key: Key,
+    notify: Progress,
 ) -> None:
     from ..compiler.compilation import compile_to_bytes
 
+    shape = model.shape
     about = description("language model", os.fspath(path), options)
     about["context"] = shape.context
     about["kv_cache"] = shape.kv_cache
@@ -251,9 +273,21 @@ def _compile(
             )
             if not key.is_valid:
                 raise InputError(f"'{path}' was written to while it was compiled; try again")
+            if shape.steps != "single":
+                notify("compare with steps of one token")
+                _check_steps(model, Executable(executable, device, {SCOPE: archive}))
             cache.add(key.text, CompileResult(executable), about, parameters=archive, move=True)
     except OSError as error:
         raise InputError(f"cannot write '{cache.folder}': {error.strerror or error}") from None
+
+
+def _check_steps(model: Model, executable: Executable) -> None:
+    """Refuse a program whose calls of several tokens do not have the bits of single tokens."""
+    session = Session(executable, model.configuration, model.shape)
+    try:
+        check_verify(session, model.configuration.window)
+    except UnsupportedError as error:
+        raise error.located(model.place) from None
 
 
 def emit(
@@ -301,6 +335,7 @@ def _program(
         "is_vulkan": is_vulkan,
         "kv_cache": shape.kv_cache,
         "rounds_activations": shape.rounds_activations,
+        "steps": shape.steps,
     }
     try:
         _, [program] = call(
@@ -332,6 +367,7 @@ def _shape(
     context: int | None,
     kv_cache: KvCache,
     activations: ModelActivations | None = None,
+    steps: Steps = "single",
 ) -> Shape:
     """Return the sizes of a program; errors as `load`."""
     configuration, rounds = source.configuration, bool(source.activations())
@@ -344,9 +380,10 @@ def _shape(
     if rounds:
         _check_activation_groups(source)
     if context is None:
-        return Shape.of_context(min(configuration.context, DEFAULT_CONTEXT), kv_cache, rounds)
+        context = min(configuration.context, DEFAULT_CONTEXT)
+        return Shape.of_context(context, kv_cache, rounds, steps)
     most = min(configuration.context, MOST_CONTEXT)
     if not 1 <= context <= most:
         made_for = ", which the model was made for" if most == configuration.context else ""
         raise UsageError(f"the context is {context:,}, expected 1 to {most:,}{made_for}")
-    return Shape.of_context(context, kv_cache, rounds)
+    return Shape.of_context(context, kv_cache, rounds, steps)

@@ -13,6 +13,7 @@ The names of the parameters are those of an archive of ``subquant import``. The 
     prompt(tokens, position, caches) -> logits after the last token, caches
     next(token, position, caches) -> logits after the token, caches
     all(tokens, position, caches) -> logits after each token, caches
+    verify(tokens, position, caches) -> the same of 8 tokens, if the program has it
 
 A prompt has any number of tokens, `next` one, and `all` as many as the shortest of the pieces
 below. ``position`` is that of the first. The results include the updated caches. Caches are
@@ -65,7 +66,7 @@ from ..numerics.cache_formats import formats_of
 from ..numerics.element_types import AnyArray, ElementType
 from ..weights.theta import Theta
 from .configuration import Configuration, expected_tensors
-from .interface import SCOPE, Cache, Shape
+from .interface import SCOPE, STEP_TOKENS, Cache, Shape
 from .source import open_model
 from .transformer import embed, logits, run_blocks
 
@@ -88,8 +89,11 @@ def write_module(
             for count in (*shape.pieces, 1):
                 functions.write_read(count)
             functions.write_prompt()
-            functions.write_all()
+            functions.write_all("all", shape.pieces[-1])
             functions.write_next()
+            if shape.steps == "draft":
+                functions.write_read(STEP_TOKENS)
+                functions.write_all("verify", STEP_TOKENS)
         module.operation.verify()
         return module
 
@@ -109,7 +113,10 @@ def program(
     if arguments["is_vulkan"]:
         configuration = configuration.without_float_groups()
     shape = Shape.of_context(
-        arguments["context"], arguments["kv_cache"], arguments["rounds_activations"]
+        arguments["context"],
+        arguments["kv_cache"],
+        arguments["rounds_activations"],
+        arguments["steps"],
     )
     return None, [bytecode_of(write_module(configuration, source.tensors, shape))]
 
@@ -155,15 +162,15 @@ class _Functions:
 
         self._write("prompt", None, body)
 
-    def write_all(self) -> None:
-        """Write ``all``: logits after each token of a batch."""
+    def write_all(self, name: str, count: int) -> None:
+        """Write ``all`` or ``verify``: logits after each of `count` tokens."""
 
         def body(tokens: Value, position: Value, *caches: Value) -> list[Value]:
             self._check_context(position, scalar(linalg.constant_index(1)))
-            x, *written = self._read(self.shape.pieces[-1], tokens, position, caches)
+            x, *written = self._read(count, tokens, position, caches)
             return [self._logits(traced(x)).value, *written]
 
-        self._write("all", self.shape.pieces[-1], body)
+        self._write(name, count, body)
 
     def write_next(self) -> None:
         """Write ``next``: logits after one token."""

@@ -11,7 +11,7 @@ from ..errors import UsageError, counted
 from ..numerics.element_types import Array
 from ..runtime import DeviceArray, Executable
 from .configuration import Configuration
-from .interface import Shape, empty_caches
+from .interface import STEP_TOKENS, Shape, empty_caches
 
 _FIRST = 2
 """The number of the first argument that is a cache."""
@@ -50,6 +50,11 @@ class Session:
         """The maximum number of tokens."""
         return self._shape.context
 
+    @property
+    def vocabulary(self) -> int:
+        """The number of different tokens, and of logits."""
+        return self._configuration.vocabulary
+
     def prompt(self, tokens: Iterable[int]) -> Array:
         """Append at least one token; return the logits after the last, float32 ``[vocabulary]``.
 
@@ -77,6 +82,19 @@ class Session:
             batch = np.asarray(self._read("all", piece, count))
             logits[start : start + count] = batch[:count]
         return logits
+
+    def verify(self, tokens: Iterable[int]) -> Array:
+        """Append up to `STEP_TOKENS` tokens in one call, otherwise as `all_logits`.
+
+        The logits are those of `next` for each token, bit for bit. The model was loaded with the
+        steps ``draft``.
+        """
+        checked = self._checked(tokens)
+        if len(checked) > STEP_TOKENS:
+            raise UsageError(f"there are {len(checked)} tokens, expected 1 to {STEP_TOKENS}")
+        padded = np.zeros(STEP_TOKENS, np.int32)
+        padded[: len(checked)] = checked
+        return np.asarray(self._read("verify", padded, len(checked)))[: len(checked)]
 
     def _checked(self, tokens: Iterable[int]) -> list[int]:
         checked = [operator.index(token) for token in tokens]

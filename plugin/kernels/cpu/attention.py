@@ -230,7 +230,7 @@ class _Rows:
 
         def write_keys(offset: Value) -> None:
             first = block + scalar(offset)
-            if self.kernel.queries == 1:  # parts of a row, which hardware does not prefetch
+            if self.kernel.separates_queries:  # parts of a row, which hardware does not prefetch
                 self.memory.values.prefetch(first)
                 self.memory.keys.prefetch(first + self.kernel.keys_per_block)
             keys = [np.minimum(first + number, last) for number in range(KEYS_PER_TILE)]

@@ -13,7 +13,9 @@ from .cache_reader import KEYS_PER_TILE, vectors_per_load
 _KEYS_PER_BLOCK = (64, 32, 16)
 """The largest block that fits is chosen: 64 keys of 256 f16 are 32 KiB, an L1 cache."""
 _MAX_KEYS_PER_BLOCK_OF_ONE_QUERY = 32
-"""With one query, the next block of keys is prefetched."""
+"""With one query in a workgroup, the next block of keys is prefetched."""
+_MAX_SEPARATE_QUERIES = 8
+"""Up to this many causal queries have a workgroup each, with the bits of one query alone."""
 _MAX_SCRATCH_BYTES = 30 << 10
 """Scratch memory takes this much of the 32 KiB that IREE gives a workgroup."""
 _MAX_ROWS_PER_WORKGROUP = 64
@@ -98,8 +100,17 @@ class AttentionPlan:
         return self.heads // self.kv_heads
 
     @property
+    def separates_queries(self) -> bool:
+        """True if each query has the blocks of keys, and the bits, that it has alone."""
+        if self.queries is None:
+            return False
+        return self.queries <= (_MAX_SEPARATE_QUERIES if self.causal else 1)
+
+    @property
     def queries_per_workgroup(self) -> int:
         """The queries of a workgroup."""
+        if self.separates_queries:
+            return 1
         limit = max(1, _MAX_ROWS_PER_WORKGROUP // self.heads_per_kv_head)
         if self.queries is None:
             return limit
@@ -113,7 +124,7 @@ class AttentionPlan:
     @property
     def keys_per_block(self) -> int:
         """The keys of a block."""
-        if self.queries == 1:
+        if self.separates_queries:
             limit = _MAX_KEYS_PER_BLOCK_OF_ONE_QUERY
             return min(limit, self._keys_that_fit(self.heads_per_kv_head) or limit)
         keys = self._keys_that_fit(self.rows_per_workgroup)

@@ -23,6 +23,9 @@ After::
 and one dispatch after dispatch fusion. Elements are computed by the same operations in the same
 order; sums add several vectors of partial sums, so they round differently from IREE's.
 
+Up to 8 tokens that are read at once have the kernels of one token, with an outer loop, so that each
+token has the bits that it has alone (`subquant.models.drafts` relies on it).
+
 The same holds between int8 contractions with M = 1 whose activations are quantized at run time: the
 greatest magnitude, the scale and the rounding of a layer were three dispatches beside its
 contraction.
@@ -37,7 +40,7 @@ from ...emit.constant_values import is_invariant
 from ...emit.operation import erase_unused, values_read
 from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import F16, F32, ElementType
-from ..kernel import KernelCall, KernelTable
+from ..kernel import Kernel, KernelCall, KernelTable
 from .elementwise_match import (
     CONSTANT,
     FUSED_OPERATIONS,
@@ -51,9 +54,12 @@ from .elementwise_match import (
     small_element,
 )
 
+_MAX_TOKENS = 8
+"""Up to this many tokens have kernels; more are worth IREE's threads."""
+
 
 def fuse_elementwise(kernels: KernelTable, lanes: int) -> None:
-    """Replace elementwise operations between the kernels of one token by kernels.
+    """Replace elementwise operations between the kernels of up to `_MAX_TOKENS` by kernels.
 
     The table has the calls of the other kernels; a vector has `lanes` f32 lanes.
     """
@@ -73,23 +79,31 @@ def fuse_elementwise(kernels: KernelTable, lanes: int) -> None:
 def _selected(
     calls: Sequence[KernelCall], block: ir.Block, lanes: int, module_globals: ModuleGlobals
 ) -> list[Expression]:
-    """The expressions of a block that pay: those connected to kernels with M = 1.
+    """The expressions of a block that pay: those connected to kernels with few M.
 
     Between int8 contractions it is all or none: IREE makes fewer dispatches of all operations than
     of the pieces between kernels.
     """
     kernels = [call.kernel for call in calls]
     operations = [call.operation for call in calls]
-    if any(each.name == "round_rows" and each.m == 1 for each in kernels):
-        return _connected(_expressions(block, lanes, (F32, F16), module_globals), operations)
+    tokens = min(filter(None, map(_tokens, kernels)), default=0)  # M of experts is greater
+    if tokens:
+        elements: Collection[ElementType] = (F32, F16)
+        return _connected(_expressions(block, lanes, tokens, elements, module_globals), operations)
     contractions = [each for each in kernels if each.name != "padded_pictures"]
     if not all(each.name == "integer_product" and each.m == 1 for each in contractions):
         return []
     elements = (*LOADED_ELEMENTS, F16)
-    expressions = _connected(_expressions(block, lanes, elements, module_globals), operations)
+    expressions = _connected(_expressions(block, lanes, 1, elements, module_globals), operations)
     absorbed = {op for each in expressions for op in each.absorbed}
     computed = {*operations, *(each.op for each in expressions)}
     return [] if _has_gap(block, computed, absorbed) else expressions
+
+
+def _tokens(kernel: Kernel) -> int:
+    """M of a kernel of a blockwise GEMM, up to `_MAX_TOKENS`; 0 for others."""
+    is_blockwise = kernel.name in ("round_rows", "block_product")
+    return kernel.m if is_blockwise and kernel.m and kernel.m <= _MAX_TOKENS else 0
 
 
 def _has_gap(
@@ -112,18 +126,22 @@ def _has_gap(
 
 
 def _expressions(
-    block: ir.Block, lanes: int, elements: Collection[ElementType], module_globals: ModuleGlobals
+    block: ir.Block,
+    lanes: int,
+    tokens: int,
+    elements: Collection[ElementType],
+    module_globals: ModuleGlobals,
 ) -> list[Expression]:
     """The expressions of a block with results of some element types, from the last to the first."""
     expressions, absorbed = [], set[Operation]()
     order = {each.operation: index for index, each in enumerate(block.operations)}
     for op in reversed(order):
-        if op in absorbed or not (is_elementwise(op) or fold_of(op)):
+        if op in absorbed or not (is_elementwise(op, tokens) or fold_of(op, tokens)):
             continue
         result = op.results[0]
-        if is_invariant(result, module_globals) or small_element(result) not in elements:
+        if is_invariant(result, module_globals) or small_element(result, tokens) not in elements:
             continue  # IREE computes invariants once
-        expression = ExpressionBuilder(op, order, lanes, module_globals).build()
+        expression = ExpressionBuilder(op, order, lanes, tokens, module_globals).build()
         if expression is not None:
             expressions.append(expression)
             absorbed.update(expression.absorbed)

@@ -37,7 +37,7 @@ from ..cpu.elementwise import (
 )
 
 _MAX_ELEMENTS = 1 << 13
-"""Elements of a result that is computed in a dispatch, at most; more are worth IREE's threads."""
+"""Elements of a result for each token, at most; more are worth IREE's threads."""
 _MAX_OPERATIONS = 32
 """The greatest number of operations of an expression; a longer one is left to IREE."""
 
@@ -133,23 +133,26 @@ def _shape(value: Value) -> list[int]:
     return [int(size) for size in value.type.shape]
 
 
-def small_element(value: Value) -> ElementType | None:
-    """The element type of a static tensor with few elements and at least one; None for others."""
+def small_element(value: Value, tokens: int) -> ElementType | None:
+    """The element type of a static tensor with few elements for each of a number of tokens.
+
+    It is None for other tensors, and those without elements.
+    """
     type_ = value.type
     if not isinstance(type_, ir.RankedTensorType) or str(type_.element_type) not in _ELEMENT_NAMES:
         return None
     shape = _shape(value)
-    if any(map(is_dynamic, shape)) or not 0 < math.prod(shape) <= _MAX_ELEMENTS:
+    if any(map(is_dynamic, shape)) or not 0 < math.prod(shape) <= tokens * _MAX_ELEMENTS:
         return None
     return element_of(type_)
 
 
-def is_elementwise(op: Operation) -> bool:
-    """True for an elementwise operation that a kernel can compute."""
+def is_elementwise(op: Operation, tokens: int) -> bool:
+    """True for an elementwise operation that a kernel can compute for a number of tokens."""
     if op.name not in (*ELEMENT_OPS, BITCAST, _COMPARE, CONVERT):
         return False
     values = (*op.operands, *op.results)
-    *operands, result = elements = [small_element(value) for value in values]
+    *operands, result = elements = [small_element(value, tokens) for value in values]
     if None in elements or any(_shape(value) != _shape(values[-1]) for value in values):
         return False
     if op.name == CONVERT:
@@ -166,26 +169,26 @@ def is_elementwise(op: Operation) -> bool:
     if op.name in BITWISE_OPS:
         return result in (*_INTEGERS, BOOL)
     if op.name in SHIFTS:
-        count = _uniform_number(_viewed(op.operands[1])[0])
+        count = _uniform_number(_viewed(op.operands[1])[0], tokens)
         return result in _INTEGERS and count is not None and 0 <= int(count.text) < result.bits
     return result == F32 if op.name in FLOAT_OPS else result in LOADED_ELEMENTS
 
 
-def fold_of(op: Operation) -> str | None:
+def fold_of(op: Operation, tokens: int) -> str | None:
     """The operation that a reduction folds the last axes with; None for other operations.
 
     It starts from the operation's neutral element.
     """
     if op.name != "stablehlo.reduce" or len(op.operands) != 2:
         return None
-    if any(small_element(value) != F32 for value in (*op.operands, *op.results)):
+    if any(small_element(value, tokens) != F32 for value in (*op.operands, *op.results)):
         return None
     body = op.regions[0].blocks[0]
     inner = [each.operation for each in body.operations]
     names = [each.name for each in inner]
     if len(names) != 2 or names[0] not in REDUCTIONS or names[1] != "stablehlo.return":
         return None
-    start = _uniform_number(op.operands[1])
+    start = _uniform_number(op.operands[1], tokens)
     if start is None or float.fromhex(start.text) != REDUCTIONS[names[0]][-1]:
         return None
     axes = sorted(int(axis) for axis in op.attributes["dimensions"])
@@ -195,12 +198,12 @@ def fold_of(op: Operation) -> str | None:
     return names[0] if has_both and is_last else None
 
 
-def _uniform_number(value: Value) -> ConstantNode | None:
+def _uniform_number(value: Value, tokens: int) -> ConstantNode | None:
     """The number of all elements of a constant; None for other values."""
     attribute = constant_attribute(value, (CONSTANT,))
     if attribute is None or not attribute.is_splat:
         return None
-    if small_element(value) not in LOADED_ELEMENTS:
+    if small_element(value, tokens) not in LOADED_ELEMENTS:
         return None
     element, number = element_of(value.type), attribute.get_splat_value().value
     return ConstantNode(float(number).hex() if element.is_float else str(int(number)), element)
@@ -227,7 +230,7 @@ class Expression:
 class ExpressionBuilder:
     """Builder of the expression of an operation, in vectors of `lanes` f32 lanes.
 
-    `order` has the positions of operations in their block.
+    `order` has the positions of operations in their block, which computes a number of `tokens`.
     """
 
     def __init__(
@@ -235,11 +238,12 @@ class ExpressionBuilder:
         op: Operation,
         order: Mapping[Operation, int],
         lanes: int,
+        tokens: int,
         module_globals: ModuleGlobals,
     ) -> None:
-        self._op, self._order, self._lanes = op, order, lanes
+        self._op, self._order, self._lanes, self._tokens = op, order, lanes, tokens
         self._module_globals = module_globals
-        self._fold = fold_of(op)
+        self._fold = fold_of(op, tokens)
         self._operands: list[Value] = []
         self._shape = _shape(op.operands[0])
         self._accesses: dict[Operation, _Access] = {}
@@ -255,7 +259,7 @@ class ExpressionBuilder:
         indices = {each: index for index, each in enumerate(order)}
         steps = tuple(self._step(each, indices) for each in order)
         last = self._node(roots[0], identity, indices) if self._fold else StepResult(len(steps) - 1)
-        if any(small_element(each) not in LOADED_ELEMENTS for each in self._operands):
+        if any(small_element(each, self._tokens) not in LOADED_ELEMENTS for each in self._operands):
             return None
         expression = ExpressionBody(steps, last)
         result_shape = _shape(op.results[0])
@@ -298,11 +302,13 @@ class ExpressionBuilder:
         """True if a producer is computed where it is read, by one access."""
         result = op.results[0]
         is_full = len(self._accesses) == _MAX_OPERATIONS
-        if not is_elementwise(op) or is_invariant(result, self._module_globals) or is_full:
+        if not is_elementwise(op, self._tokens) or is_full:
+            return False
+        if is_invariant(result, self._module_globals):
             return False
         if any(access != accesses[0] for access in accesses):
             return False
-        if small_element(result) == BOOL:  # kernels store no booleans
+        if small_element(result, self._tokens) == BOOL:  # kernels store no booleans
             return True
         is_read_once = math.prod(_shape(result)) == math.prod(self._shape)
         if not is_read_once and op.name in _EXPENSIVE:
@@ -322,7 +328,7 @@ class ExpressionBuilder:
     def _node(self, value: Value, access: _Access, indices: Mapping[Operation, int]) -> Node:
         """The node of a value that is read by an access."""
         value, access = _viewed(value, access)
-        number = _uniform_number(value)
+        number = _uniform_number(value, self._tokens)
         if number is not None:
             return number
         if not isinstance(value.owner, ir.Block) and value.owner.operation in indices:
