@@ -16,7 +16,7 @@ or conversion of floats per cycle instead of two (see ``docs/performance/kernels
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -28,20 +28,22 @@ from ...emit.amx import AmxAssembly, TileMemory, address, request_permission, ti
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
     Vectors,
+    bitcast,
     constant_vector,
     load,
+    load_element,
     loop,
     quotient,
     remainder,
     scratch,
+    shuffle_lanes,
     store,
     when,
 )
-from ...numerics.array_functions import convert
+from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, I8, I32, I64
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
-from ..pack.packed_weight import PackedWeight
 from .amx_blockwise_plan import AmxBlockwisePlan
 from .amx_plan import TILE_ROW_BYTES
 from .blockwise_tile import BlockwiseOperands, BlockwiseTile, TileNumber, index_plus
@@ -74,16 +76,14 @@ class _Unit(NamedTuple):
 class _UnitTile(BlockwiseTile):
     """The register tile of a unit: rows of M, and one vector from `column` of the panel on.
 
-    Row sums have the factor of the weight, whose zero points are not in the panel.
+    In memory, `_PanelProduct` puts scales and scaled sums of the rows after dot
+    products.
     """
 
     column: ArrayLike
-    source: PackedWeight
-
-    @property
-    def row_sum_factor(self) -> int:
-        """The factor of row sums."""
-        return self.source.row_sum_factor
+    plan: AmxBlockwisePlan
+    dots: Value
+    block: int
 
     @property
     def vectors(self) -> int:
@@ -92,6 +92,14 @@ class _UnitTile(BlockwiseTile):
 
     def _columns(self, vector: int, block: BlockIndex) -> BlockColumns:
         return BlockColumns(constant_index(0), block, self.column, self.tiles.lanes)
+
+    def _row_scale(self, row: Value, block_number: Value) -> ArrayLike:
+        index = self.plan.first_row_scale + self.rows.index(row)
+        return bits_of(load_element(self.dots, [index, 2 * self.block]), F32)
+
+    def _scaled_row_sum(self, row: Value, block_number: Value, row_scale: ArrayLike) -> ArrayLike:
+        index = self.plan.first_row_sum + self.rows.index(row)
+        return bits_of(load_element(self.dots, [index, self.block]), F32)
 
 
 class AmxBlockwise:
@@ -125,7 +133,7 @@ class AmxBlockwise:
         self._rows = scalar(constant_index(rows) if isinstance(rows, int) else rows)
         self.panel = SignedPanel(plan.weight, 1, target)
         self.accumulators = scratch([plan.tiles_per_pass * height, tiles.nr], F32)
-        self.dots = scratch([plan.registers * height, tiles.lanes], I32)
+        self.dots = scratch([plan.dot_rows, tiles.lanes], I32)
         self.is_usable: ArrayLike = request_permission()
         if plan.m is None:
             self.is_usable = self.is_usable & (self._rows >= height)
@@ -241,7 +249,7 @@ class _PanelProduct:
         row = self._nest.first_row + self._nest.row_of(activation_tile)
         k = (self._first_block + block) * tiles.block_size
         return _Unit(
-            self._activations + _i64(row * tiles.k + k),
+            self._activations + _i64(row * plan.activation_row_bytes + k),
             self._weight + _i64(block * (tiles.block_size * tiles.nr) + column * 4),
             row,
             quotient(number, plan.units_per_panel) * plan.rows_per_tile,
@@ -256,11 +264,8 @@ class _PanelProduct:
         unit, has_next = self._unit_at(number), number + 1 < self._units
         following = self._unit_at(np.minimum(number + 1, self._units - 1))
         rows = [index_plus(unit.row.value, offset) for offset in range(height)]
-        tile = _UnitTile(
-            *(self._operands, nest.target, None, [], rows, 0),
-            column=unit.column,
-            source=plan.weight,
-        )
+        # Vectors of a tile are consecutive units with equal rows and blocks.
+        when(unit.column == 0, lambda: self._copy_block_words(rows, unit.block))
         positions = [
             [index_plus(unit.accumulator_row.value, offset), unit.column.value]
             for offset in range(height)
@@ -270,6 +275,10 @@ class _PanelProduct:
             own = unit.block + block
             first_dot = plan.register(block) * height
             dots = [load(nest.dots, [first_dot + row, 0], lanes, I32) for row in range(height)]
+            tile = _UnitTile(
+                *(self._operands, nest.target, None, [], rows, 0),
+                *(unit.column, plan, nest.dots, block),
+            )
             accumulators = tile.add_scaled(
                 BlockIndex(own, 0), (self._first_block + own).value, dots, accumulators
             )
@@ -297,12 +306,30 @@ class _PanelProduct:
         else:
             when(has_next, multiply_and_store)
 
+    def _copy_block_words(self, rows: Sequence[Value], block: ArrayLike) -> None:
+        """Copy the scales of the rows in the blocks of a unit, and scale their sums."""
+        plan, dots = self._plan, self._nest.dots
+        count, factor = plan.blocks_per_unit, 1 / plan.weight.row_sum_factor
+        first = ((self._first_block + block) * 2).value
+        source = self._operands.activation_blocks
+        assert source is not None  # int8 activations have them
+        for number, row in enumerate(rows):
+            words = load(source, [row, first], 2 * count, I32)
+            store(words, dots, [plan.first_row_scale + number, 0])
+            if plan.weight.offset is None:
+                continue
+            scales, row_sums = (shuffle_lanes(words, words, range(n, 2 * count, 2)) for n in (0, 1))
+            scaled = convert(row_sums, F32) * factor * bits_of(scales, F32)
+            store(bitcast(scaled, I32), dots, [plan.first_row_sum + number, 0])
+
     # -- tile registers ---------------------------------------------------------------------------
 
     def _product(self, unit: _Unit, block: int) -> None:
         """Multiply a block of a unit."""
         plan, tiles = self._plan, self._plan.tiles
-        activation_stride, weight_stride = _constant(tiles.k), _constant(tiles.nr * 4)
+        activation_stride, weight_stride = (
+            _constant(size) for size in (plan.activation_row_bytes, tiles.nr * 4)
+        )
         assembly, register = AmxAssembly(), plan.register(block)
         assembly.clear(register)
         for piece in range(plan.pieces_per_block):

@@ -11,18 +11,22 @@ from .weight_reader import SignedPanel
 
 _TILE_ROWS = 16
 """A tile register has up to 16 rows."""
-_MIN_ROWS, _MIN_BLOCK_SIZE = 8, 16
-"""A tile product takes 9 cycles or more, and 16 for 16 rows, whatever its K."""
+_MIN_ROWS, _MIN_ROWS_8_BITS = 9, 12
+"""AVX512-VNNI is as fast with fewer rows; a weight of 8 bits has nothing to unpack there."""
+_MIN_BLOCK_SIZE = 16
+"""A tile product takes 16 cycles for 16 rows, whatever its K."""
 _BLOCKS_PER_UNIT = (8, 6, 5, 4, 3, 2, 1)
 """Counts of blocks that are unrolled; `AmxBlockwisePlan.register` needs them."""
 _PRODUCTS_AHEAD, _STORES_BEHIND = 4, 2
 """Blocks from a product to its scaling, and from a product to its store.
 
-Tile registers are renamed. A store that follows its product waits for it, and so do later products:
-30 cycles for each, instead of 18 with a store one product later (Granite Rapids).
+A store that follows its product at once waits for it, and later products wait for the store: 29
+cycles for each instead of 18 (Xeon with AMX).
 """
 _MAX_SCRATCH_BYTES = 30 << 10
 """IREE gives a workgroup 32 KiB; 2 KiB are left for the stack."""
+_ALIASING_BYTES = 2048
+"""Rows that are a multiple of 2 KiB apart share two sets of 12 lines of the L1 cache."""
 _MAX_TILES_PER_PASS = 8
 """The f32 accumulators of up to 128 rows take 16 KiB of the L1 cache."""
 
@@ -45,7 +49,8 @@ class AmxBlockwisePlan:
         """Return the plan; None where AMX does not compute the product."""
         if not target.has_amx_tiles or weight.floats is not None:
             return None
-        has_few_rows = m is not None and m < _MIN_ROWS
+        is_unpacked = weight.tiles.bits == 8 and weight.codebook is None
+        has_few_rows = m is not None and m < (_MIN_ROWS_8_BITS if is_unpacked else _MIN_ROWS)
         if has_few_rows or weight.tiles.block_size < _MIN_BLOCK_SIZE:
             return None
         return cls(weight, m) if SignedPanel.fits(weight, 1) else None
@@ -72,6 +77,12 @@ class AmxBlockwisePlan:
         """The tile products of a block."""
         return self.tiles.block_size // self.piece
 
+    @property
+    def activation_row_bytes(self) -> int:
+        """Bytes from a row of activations to the next; multiples of 2 KiB alias in the L1 cache."""
+        k = self.tiles.k
+        return k + TILE_ROW_BYTES if k % _ALIASING_BYTES == 0 else k
+
     # -- scratch memory ---------------------------------------------------------------------------
 
     @property
@@ -88,7 +99,7 @@ class AmxBlockwisePlan:
     def tiles_per_pass(self) -> int:
         """The activation tiles whose accumulators are in memory while panels are unpacked."""
         rows, vectors = self.rows_per_tile, self.tiles.vectors
-        dots = self.registers * rows * TILE_ROW_BYTES
+        dots = self.dot_rows * TILE_ROW_BYTES
         limit = (_MAX_SCRATCH_BYTES - sum(self.panel.binding_bytes()) - dots) // (
             rows * vectors * TILE_ROW_BYTES
         )
@@ -97,6 +108,26 @@ class AmxBlockwisePlan:
             return limit
         tiles = -(-self.m // rows)
         return -(-tiles // -(-tiles // limit))
+
+    @property
+    def first_row_scale(self) -> int:
+        """The rows of dot products in memory; a row of scales for each row of a tile follows."""
+        return self.registers * self.rows_per_tile
+
+    @property
+    def first_row_sum(self) -> int:
+        """The rows before those of scaled sums, which weights with offsets need."""
+        return self.first_row_scale + self.rows_per_tile
+
+    @property
+    def dot_rows(self) -> int:
+        """The rows of dot products, scales and sums.
+
+        They share the memory that tile instructions write: LLVM would keep scales in registers
+        otherwise, and permute these.
+        """
+        has_row_sums = self.weight.offset is not None
+        return self.first_row_sum + has_row_sums * self.rows_per_tile
 
     # -- software pipelining ----------------------------------------------------------------------
 

@@ -126,6 +126,11 @@ class BlockwiseGemm:
         m_per_batch = None if self.m is None else self.m // self.batches
         return AmxBlockwisePlan.of(self.weight, m_per_batch, self.target)
 
+    @property
+    def activation_row_bytes(self) -> int:
+        """Bytes from a row of int8 activations to the next."""
+        return self.tiles.k if self.amx_plan is None else self.amx_plan.activation_row_bytes
+
     def kernel(self) -> Kernel:
         """Build the kernel.
 
@@ -134,7 +139,7 @@ class BlockwiseGemm:
         """
         tiles = self.tiles
         activations = [
-            Binding((None, tiles.k // 4), I32),
+            Binding((None, self.activation_row_bytes // 4), I32),
             Binding((None, 2 * (tiles.k // tiles.block_size)), I32),
         ]
         if self.has_f32_activations:

@@ -88,11 +88,6 @@ class BlockwiseTile:
         return self.operands.weight.weight
 
     @property
-    def row_sum_factor(self) -> int:
-        """The factor of row sums."""
-        return self.weight.row_sum_factor
-
-    @property
     def tiles(self) -> Tiles:
         """The layout of the integers."""
         return self.weight.tiles
@@ -239,7 +234,7 @@ class BlockwiseTile:
         lanes, row_scales = self.tiles.lanes, dict[Value, ArrayLike]()
         scales, offsets = self._scales(block), self._offsets(block)
         for row in self.rows:
-            row_scales[row] = bits_of(self._activation_word(row, block_number, 0), F32)
+            row_scales[row] = self._row_scale(row, block_number)
         totals = [
             self.target.fma(
                 convert(dot, F32) * scales[vector], broadcast(row_scales[row], lanes), accumulator
@@ -250,15 +245,23 @@ class BlockwiseTile:
         ]
         if not offsets:
             return totals
-        scaled_row_sums = {}
-        for row, scale in row_scales.items():
-            row_sum = convert(self._activation_word(row, block_number, 1), F32)
-            row_sum = row_sum * (1 / self.row_sum_factor) * scale
-            scaled_row_sums[row] = broadcast(row_sum, lanes)
+        row_sums = {
+            row: broadcast(self._scaled_row_sum(row, block_number, scale), lanes)
+            for row, scale in row_scales.items()
+        }
         return [
-            self.target.fma(offsets[vector], scaled_row_sums[row], accumulator)
+            self.target.fma(offsets[vector], row_sums[row], accumulator)
             for (row, vector), accumulator in zip(self.positions, totals, strict=True)
         ]
+
+    def _row_scale(self, row: Value, block_number: Value) -> ArrayLike:
+        """The scale of a block of a row, f32."""
+        return bits_of(self._activation_word(row, block_number, 0), F32)
+
+    def _scaled_row_sum(self, row: Value, block_number: Value, row_scale: ArrayLike) -> ArrayLike:
+        """The sum of a block of a row, f32."""
+        row_sum = convert(self._activation_word(row, block_number, 1), F32)
+        return row_sum * (1 / self.weight.row_sum_factor) * row_scale
 
     def _activation_word(self, row: Value, block_number: Value, word: int) -> ArrayLike:
         """The scale (0), or the sum times `row_sum_factor` (1), of a block of a row.

@@ -49,6 +49,7 @@ class QuantizeRows:
         block_size: consecutive activations that share a scale, a multiple of 4.
         lanes: f32 lanes of a vector.
         row_sum_factor: the sum of each block is multiplied by this number.
+        row_bytes: bytes from a row of integers to the next; 0 for K. Those after K are not written.
     """
 
     m: int | None
@@ -56,17 +57,19 @@ class QuantizeRows:
     block_size: int
     lanes: int
     row_sum_factor: int = 1
+    row_bytes: int = 0
 
     def kernel(self) -> Kernel:
         """Build the kernel.
 
-        Bindings: the activations; the integers ``M x K``; and for each block the bits of its scale
-        (f32) and its row sum (i32), interleaved as ``M x 2 * blocks``. Two tensors would often be
-        64 KiB apart, which aliases on Zen 3 (128 rows, 4096 x 4096: Q4_K 5 % slower, int4 2 %).
+        Bindings: the activations; the integers ``M x row_bytes``; and for each block the bits of
+        its scale (f32) and its row sum (i32), interleaved as ``M x 2 * blocks``. Two tensors would
+        often be 64 KiB apart, which aliases on Zen 3 (128 rows, 4096 x 4096: Q4_K 5 % slower, int4
+        2 %).
         """
         bindings = [
             Binding((None, self.k), F32),
-            Binding((None, self.k), I8),
+            Binding((None, self.row_bytes or self.k), I8),
             Binding((None, 2 * (self.k // self.block_size)), I32),
         ]
         workgroups = 1 if self.m is None else -(-self.m // self._rows_per_workgroup)

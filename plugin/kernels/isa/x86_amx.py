@@ -1,7 +1,7 @@
 """Tile products of AMX, for GEMMs of many rows; all other kernels use AVX512-VNNI.
 
 `subquant.kernels.cpu.amx_gemm` and `subquant.kernels.cpu.amx_blockwise` emit the tile instructions.
-They need eight rows or more (`subquant.kernels.select.match_int8`, `AmxBlockwisePlan`).
+They need 8 rows or more (`subquant.kernels.select.match_int8`), or 9 (`AmxBlockwisePlan`).
 """
 
 from __future__ import annotations

@@ -220,9 +220,10 @@ def call_blockwise(
     operands = [activations]
     if not match.has_float_activations:
         lanes, factor = target.lanes, weight.layout.row_sum_factor
-        quantize = QuantizeRows(match.m, tiles.k, tiles.block_size, lanes, factor)
+        row_bytes = kernel.activation_row_bytes
+        quantize = QuantizeRows(match.m, tiles.k, tiles.block_size, lanes, factor, row_bytes)
         types = [  # int8, and for each block the scale and the sum times `row_sum_factor`
-            tensor_type([match.m, tiles.k], mlir_type(I8)),
+            tensor_type([match.m, row_bytes], mlir_type(I8)),
             tensor_type([match.m, 2 * (tiles.k // tiles.block_size)], mlir_type(I32)),
         ]
         operands = kernels.call(quantize, quantize.kernel(), [activations], types, m)
