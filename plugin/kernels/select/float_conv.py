@@ -63,6 +63,10 @@ class FloatConvMatch(ConvMatch):
             return MatchFailure(f"it has {match.groups} groups, and each several channels")
         if not is_constant(match.weight, module_globals):
             return MatchFailure("its weight is not constant")
+        if match.is_depthwise:  # padding is skipped, whose products with infinities are NaN
+            weight = constant_elements(match.weight, module_globals)
+            if weight is None or not np.isfinite(weight.astype(np.float32)).all():
+                return MatchFailure("its weight has infinities or NaN")
         return match.with_pad_operation(module_globals)
 
     def fused_epilogue(

@@ -81,6 +81,7 @@ from ..quantization.math.contraction import Contraction
 from ..quantization.math.differences import raise_differences
 from ..quantization.math.zero_points import correct_zero_points
 from .prepack_arguments import clone_for_prepacking, is_computed_from_argument
+from .split_output_phases import split_output_phases
 
 _INT8 = ("stablehlo.dot_general", "stablehlo.convolution")
 _ZERO_POINT_SUBTRACTION = {
@@ -151,6 +152,9 @@ class _Selection:
         options, module, kernels = self._options, self._module, self._kernels
         for op in named(module, ["stablehlo.dot"]):
             _generalize_dot(op)
+        if not self._is_gpu and self._target.has_fma:
+            for op in named(module, ["stablehlo.convolution"]):
+                self._split_output_phases(op)
         int8 = [] if self._is_gpu else named(module, _INT8)
         if options.fuse_below_macs and not all(
             isinstance(Int8Match.of_shape(op), MatchFailure) for op in int8
@@ -344,6 +348,16 @@ class _Selection:
         )
         value = call_int8(match, self._kernels, result.type, self._target, epilogue)
         return value, epilogue
+
+    def _split_output_phases(self, op: Operation) -> None:
+        """Replace a transposed convolution of floats by one that has a kernel."""
+        with ir.InsertionPoint(op), op.location:
+            value = split_output_phases(op, self._module_globals)
+        if value is not None:
+            operands = list(op.operands)
+            op.results[0].replace_all_uses_with(value)
+            op.erase()
+            erase_unused(*operands)
 
     def _used_instructions(self, op: Operation) -> str:
         """Return the name of the instruction set that a contraction's kernel uses."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ....numerics.convolutions import convolve_last
+from ....numerics.convolutions import convolve_last, dilate
 from ....numerics.element_types import AnyArray
 from ..call import Call, importer
 from ..operand import Operand
@@ -170,14 +170,17 @@ def spread_images(
     spatial dimension has sizes, a stride, the distance of the images' pixels in the result, and a
     number of elements that are dropped at the start of the result.
     """
-    value = images
-    for axis, (result_size, filter_size, stride, crop) in enumerate(
-        zip(result_sizes, filter_sizes, strides, cropped, strict=True), 1
+    pads, sizes = [], images.shape[1:-1]
+    for size, result_size, filter_size, stride, crop in zip(
+        sizes, result_sizes, filter_sizes, strides, cropped, strict=True
     ):
-        value = spread(value, axis, stride, fill)
-        low = filter_size - 1 - crop
-        high = result_size + filter_size - 1 - low - value.shape[axis]
-        value = pad_or_crop(value, axis, low, high, fill)
+        low, spread_size = filter_size - 1 - crop, max((size - 1) * stride + 1, 0)
+        pads.append((low, result_size + filter_size - 1 - low - spread_size))
+    if isinstance(fill, float) and fill == 0 and min(min(pair) for pair in pads) >= 0:
+        return np.pad(dilate(images, (1, *strides, 1)), [(0, 0), *pads, (0, 0)])
+    value = images
+    for axis, (stride, (low, high)) in enumerate(zip(strides, pads, strict=True), 1):
+        value = pad_or_crop(spread(value, axis, stride, fill), axis, low, high, fill)
     return value
 
 
