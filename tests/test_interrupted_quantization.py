@@ -15,6 +15,7 @@ import pytest
 from checkpoint_folders import FOLDERS
 from command_line import call, fail, succeed
 from gguf_models import SMALL, TinyModel
+from subquant.calibration import layer_effects
 from subquant.calibration.finished_blocks import FinishedBlocks, open_finished_blocks
 from subquant.errors import UsageError
 
@@ -93,6 +94,44 @@ def test_the_result_has_the_same_bytes(
         assert json.loads((unfinished / "progress.json").read_text())["blocks"] == finished
     monkeypatch.setattr("subquant.calibration.language_model.choose_quantizations", None)
     assert "goes on after 1 block of" in succeed(*run).stderr
+    assert contents(tmp_path / output) == expected
+    assert not unfinished.exists()
+
+
+@pytest.mark.parametrize("output", ["q.irpa", "q.gguf"])
+def test_measuring_goes_on_after_measured_blocks(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs end while they measure the third block; the last run measures two blocks of four."""
+    (tmp_path / "whole").mkdir()
+    options = ["--method", "auto", "--bits-average", "4.5"]
+    run = arguments(tmp_path / "whole", output, *options)
+    succeed(*run)
+    expected = contents(tmp_path / "whole" / output)
+    run = arguments(tmp_path, output, *options)
+    unfinished = tmp_path / f"{output}.unfinished"
+    for name, call_number in (("add_measured", 3), ("_write", 1)):
+        with monkeypatch.context() as patched:
+            interrupt_at(patched, name, call_number)
+            result = call(*run)
+        assert result.exit_code == 1
+        assert "the same command goes on after the blocks in" in result.stderr
+        progress = json.loads((unfinished / "progress.json").read_text())
+        assert [progress[name] for name in ("measured_blocks", "blocks", "choices")] == [2, 0, None]
+        assert len(progress["measured"]) == 2 * 7
+    states = unfinished / "float-states-2.irpa"
+    assert {file.name for file in unfinished.iterdir()} == {"lock", "progress.json", states.name}
+    written = states.read_bytes()
+    states.write_bytes(written[:-1])
+    assert f"'{states}' is damaged; remove the folder" in fail(1, *run)
+    states.write_bytes(written)
+    layers = []
+    measure = layer_effects._measured_layer
+    monkeypatch.setattr(
+        layer_effects, "_measured_layer", lambda *each: layers.append(each) or measure(*each)
+    )
+    assert "goes on after 2 measured blocks of" in succeed(*run).stderr
+    assert len(layers) == 2 * 7
     assert contents(tmp_path / output) == expected
     assert not unfinished.exists()
 

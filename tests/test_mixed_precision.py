@@ -15,7 +15,8 @@ from gguf_models import SMALL, TinyModel
 from subquant.calibration.block_runner import BlockRunner
 from subquant.calibration.language_model import quantize_language_model
 from subquant.calibration.layer import Calibration, quantize_layer
-from subquant.calibration.mixed_precision import Choice, allocate, measured_choices
+from subquant.calibration.layer_effects import measured_choices
+from subquant.calibration.mixed_precision import Choice, allocate
 from subquant.calibration.moments import InputMoments
 from subquant.calibration.worker_threads import WorkerThreads
 from subquant.errors import UsageError

@@ -9,6 +9,10 @@
     block-1.irpa
     states-2.irpa    hidden states of all chunks of tokens before the next block
 
+``--method auto`` first measures all blocks. Meanwhile ``progress.json`` has the number of measured
+blocks and the measured choices of their layers, and ``float-states-2.irpa`` the hidden states of
+the float model.
+
 ``progress.json`` is written last and whole: a run that is killed loses its current block only. The
 key has the model's files, the tokens, the options, and subquant's code, so that no file of another
 run is read.
@@ -19,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,7 +32,7 @@ from ..compiler.keys import code_digest, weights_files
 from ..compiler.store_files import create_with_folder, lock_file
 from ..core.files import write_atomically, writing
 from ..core.versions import versions_of
-from ..errors import InputError, SubquantError, UsageError
+from ..errors import InputError, SubquantError, UsageError, counted
 from ..layouts import GgmlTensor, InferenceTensor, PlanarQuantizedTensor, PrimitiveTensor
 from ..numerics.element_types import Array
 from ..weights.quantizing import LayerError, WeightQuantization
@@ -38,7 +42,7 @@ from .outputs import Output, checkpoint_tensor_of
 from .texts import CutTexts
 
 _LOCK, _PROGRESS = "lock", "progress.json"
-_OWN_FILES = (_PROGRESS, "block-*.irpa", "states-*.irpa", ".subquant-*")
+_OWN_FILES = (_PROGRESS, "block-*.irpa", "states-*.irpa", "float-states-*.irpa", ".subquant-*")
 """Patterns of the names of files that a run writes, but the lock."""
 
 
@@ -107,12 +111,17 @@ class FinishedBlocks:
     Attributes:
         count: the number of finished blocks.
         choices: the quantization of each layer that ``--method auto`` has chosen; None before.
+        measured_blocks: the number of blocks that ``--method auto`` has measured before it chooses.
+        measured: for each layer of the measured blocks, bits and change of the model of each
+            quantization that it may have.
     """
 
     def __init__(self, folder: Path, key: Digest, output: Output) -> None:
         self.folder, self._key, self._output = folder, key, output
         self.count = 0
         self.choices: dict[str, WeightQuantization] | None = None
+        self.measured_blocks = 0
+        self.measured: dict[str, list[list[float]]] = {}
         self._digests: dict[str, Digest] = {}
         if (folder / _PROGRESS).exists():
             self._read_progress()
@@ -120,8 +129,10 @@ class FinishedBlocks:
     def _read_progress(self) -> None:
         try:
             progress = json.loads((self.folder / _PROGRESS).read_bytes())
-            names = ("key", "blocks", "choices", "digests")
-            key, count, choices, digests = (progress[name] for name in names)
+            names = ("key", "blocks", "choices", "measured_blocks", "measured", "digests")
+            key, count, choices, measured_blocks, measured, digests = (
+                progress[name] for name in names
+            )
         except (OSError, ValueError, KeyError, TypeError):
             raise self._damaged(_PROGRESS) from None
         if key != self._key:
@@ -130,6 +141,7 @@ class FinishedBlocks:
                 "options or version; remove it, or give another output with -o"
             )
         self.count, self._digests = count, digests
+        self.measured_blocks, self.measured = measured_blocks, measured
         if choices is not None:
             self.choices = {name: WeightQuantization(**fields) for name, fields in choices.items()}
 
@@ -138,15 +150,49 @@ class FinishedBlocks:
         if self.choices is not None:
             choices = {name: asdict(each) for name, each in self.choices.items()}
         progress = {
-            "key": self._key, "blocks": self.count, "choices": choices, "digests": self._digests,
+            "key": self._key, "blocks": self.count, "choices": choices,
+            "measured_blocks": self.measured_blocks, "measured": self.measured,
+            "digests": self._digests,
         }  # fmt: skip
         with writing(self.folder / _PROGRESS):
             write_atomically(self.folder / _PROGRESS, json.dumps(progress).encode())
 
+    @property
+    def described(self) -> str:
+        """The blocks of earlier runs, "2 blocks" or "2 measured blocks"; "" if there are none."""
+        if self.count:
+            return counted(self.count, "block")
+        return counted(self.measured_blocks, "measured block") if self.measured_blocks else ""
+
+    def add_measured(
+        self, measured: Mapping[str, list[list[float]]], states: Sequence[Array]
+    ) -> None:
+        """Write the measured effects of the layers of another block.
+
+        Args:
+            measured: see the attribute; the layers of all measured blocks.
+            states: the hidden states of each chunk before the next block of the float model.
+
+        Raises:
+            InputError: a file cannot be written.
+        """
+        earlier = self._float_states_file
+        self.measured, self.measured_blocks = dict(measured), self.measured_blocks + 1
+        self._write_states(self._float_states_file, states, earlier)
+
     def add_choices(self, choices: dict[str, WeightQuantization]) -> None:
-        """Write the chosen quantization of each layer; InputError if that fails."""
+        """Write the chosen quantization of each layer in place of the measured effects.
+
+        Raises:
+            InputError: a file cannot be written.
+        """
+        earlier = self._float_states_file
         self.choices = choices
+        self.measured, self.measured_blocks = {}, 0
+        self._digests.pop(earlier, None)
         self._write_progress()
+        with writing(self.folder):
+            (self.folder / earlier).unlink(missing_ok=True)
 
     def add(
         self,
@@ -176,16 +222,24 @@ class FinishedBlocks:
         self._write(f"block-{self.count}.irpa", Dataset(properties, Theta(written)))
         earlier = self._states_file
         self.count += 1
-        arrays = [PrimitiveTensor(array, str(number)) for number, array in enumerate(states)]
-        self._write(self._states_file, Dataset({}, Theta(arrays)))
-        self._digests.pop(earlier, None)
-        self._write_progress()
-        with writing(self.folder):
-            (self.folder / earlier).unlink(missing_ok=True)
+        self._write_states(self._states_file, states, earlier)
 
     @property
     def _states_file(self) -> str:
         return f"states-{self.count}.irpa"
+
+    @property
+    def _float_states_file(self) -> str:
+        return f"float-states-{self.measured_blocks}.irpa"
+
+    def _write_states(self, name: str, states: Sequence[Array], earlier: str) -> None:
+        """Write hidden states and the progress; remove the file of the states before."""
+        arrays = [PrimitiveTensor(array, str(number)) for number, array in enumerate(states)]
+        self._write(name, Dataset({}, Theta(arrays)))
+        self._digests.pop(earlier, None)
+        self._write_progress()
+        with writing(self.folder):
+            (self.folder / earlier).unlink(missing_ok=True)
 
     def _write(self, name: str, dataset: Dataset) -> None:
         dataset.save(self.folder / name)
@@ -197,7 +251,18 @@ class FinishedBlocks:
         Raises:
             InputError: the file is damaged.
         """
-        tensors = self._read(self._states_file).theta.flatten()
+        return self._read_states(self._states_file)
+
+    def float_states(self) -> list[Array]:
+        """Return the hidden states of each chunk before the first block that is not measured.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        return self._read_states(self._float_states_file)
+
+    def _read_states(self, name: str) -> list[Array]:
+        tensors = self._read(name).theta.flatten()
         return [tensors[str(number)].stored_arrays[0] for number in range(len(tensors))]
 
     def blocks(self) -> list[tuple[list[InferenceTensor], list[LayerError]]]:

@@ -37,7 +37,7 @@ from .finished_blocks import FinishedBlocks
 from .folding import fold_into
 from .gptq import output_errors
 from .layer import Calibration
-from .mixed_precision import choose_quantizations
+from .layer_effects import choose_quantizations
 from .moments import BlockMoments, InputMoments
 from .outputs import (
     Output,
@@ -196,7 +196,7 @@ def quantize_language_model(
         elif average is not None:
             by_name = choose_quantizations(
                 source, names, BlockRunner(source, chunks, workers), how, output, average, workers,
-                on_layer,
+                on_layer, finished,
             )  # fmt: skip
             settings = {source.tensors[name].name: each for name, each in by_name.items()}
             if finished is not None:

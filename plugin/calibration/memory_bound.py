@@ -115,8 +115,8 @@ def memory_bound(
             work = [most] * threads
         steps.append(max(moments, 3 * weights + products + _greatest(work, threads)))
     floats = max(steps) + 2 * tokens * width
-    if calibration.method == "auto":  # hidden states of one chunk for each layer
-        floats += 2 * len(shapes) * length * width
+    if calibration.method == "auto":  # hidden states of one chunk for each layer of a block
+        floats += 2 * len(shapes) // configuration.blocks * length * width
     if texts.held_out:
         floats = max(floats, report + 4 * tokens * width)
     stored = [tensor.size_in_bytes for tensor in source.tensors.values()]

@@ -176,9 +176,8 @@ def _calibrate(
         say(f"calibrates in up to {decimal(bound)} of memory", err=True)
     key = key_of_run(job.source, texts, how, calibration, job.select, job.kind)
     with open_finished_blocks(job.unfinished, key, job.kind) as finished:
-        if finished.count:
-            done = counted(finished.count, "block")
-            say(f"goes on after {done} of '{job.unfinished}'", err=True)
+        if finished.described:
+            say(f"goes on after {finished.described} of '{job.unfinished}'", err=True)
         dataset, errors = calibrated(
             model, texts, how, calibration, job.select,
             lambda number, count, name: progress(f"{number + 1} of {count}: {name}"),
