@@ -116,6 +116,12 @@ def hidden_and_logits(
     return np.asarray(normed, np.float64), np.asarray(logits(configuration, theta, x))
 
 
+def divergence(before: np.ndarray, after: np.ndarray) -> float:
+    """Mean KL divergence of softmax(before) and softmax(after), in nats."""
+    first, second = (each - np.log(np.exp(each).sum(-1, keepdims=True)) for each in (before, after))
+    return float((np.exp(first) * (first - second)).sum(-1).mean())
+
+
 def average_of(errors: list[LayerError]) -> float:
     elements = [int(np.prod(error.shape)) for error in errors]
     bits = [error.bits_per_element for error in errors]
@@ -123,36 +129,42 @@ def average_of(errors: list[LayerError]) -> float:
 
 
 def test_effects_are_those_of_the_whole_model(tmp_path: Path) -> None:
-    """With one layer of 4 bits by GPTQ, the last hidden states change as the choice says."""
+    """With one layer of 4 bits by GPTQ, next tokens of the third chunk change as the choice says.
+
+    GPTQ has the moments of the other chunks, and the divergence is among the 16 likeliest tokens of
+    each position.
+    """
     source = uneven_model(tmp_path)
     chunks = chunks_of(source, 4)
     names = ["blk.0.attn_v.weight", "blk.0.ffn_down.weight", "blk.1.ffn_up.weight"]
-    options = [WeightQuantization(bits) for bits in (3, 4)]
+    options = {name: [WeightQuantization(bits) for bits in (3, 4)] for name in names}
     with WorkerThreads(2) as threads:
         runner = BlockRunner(source, chunks, threads)
-        choices = measured_choices(source, names, runner, options, "archive", threads)
+        choices = measured_choices(source, options, runner, "archive", threads)
         states, moments = runner.embeddings(), {}
         for number in range(2):
             block = runner.weights(number)
-            of_block = runner.moments(number, block, states)
+            of_block = runner.moments(number, block, [states[0], states[1], states[3]])
             for name in names:
                 if name.startswith(f"blk.{number}."):
                     moments[name] = of_block.of(name.split(".")[2])
             states = runner.run(number, block, states)
-    before, _ = hidden_and_logits(source, source.dataset.theta, chunks[2])
+    before = hidden_and_logits(source, source.dataset.theta, chunks[2])[1].astype(np.float64)
+    tokens = np.unique(np.argsort(-before, axis=1)[:, :16])
+    assert 16 < len(tokens) < before.shape[1]
     flat = source.dataset.theta.flatten()
     for name in names:
         tensor = flat[name]
         assert isinstance(tensor, PrimitiveTensor)
-        inputs = InputMoments(moments[name], 4 * 64)
+        inputs = InputMoments(moments[name], 3 * 64)
         integers, grid = quantize_layer(tensor.array, inputs, WeightQuantization(4))
         values = grid.dequantize(integers)
         theta = Theta(flat | {name: PrimitiveTensor(values, name)})
-        after, _ = hidden_and_logits(source, theta, chunks[2])
-        change = np.mean(((after - before) ** 2).sum(-1) / (before**2).sum(-1))
+        after = hidden_and_logits(source, theta, chunks[2])[1].astype(np.float64)
+        change = divergence(before[:, tokens], after[:, tokens])
         three, four = choices[name]
         assert (three.bits, four.bits) == (3.5, 4.5)
-        assert four.change == pytest.approx(change, rel=1e-3)
+        assert four.change == pytest.approx(change, rel=1e-2)
         # One more bit has a fourth of the square error, or nearly so.
         assert 0.15 * three.change < four.change < 0.45 * three.change
     assert choices[names[2]][0].change < 0.1 * choices[names[1]][0].change
@@ -210,6 +222,6 @@ def test_errors_of_the_command(tmp_path: Path) -> None:
     auto = ["--method", "auto", "--bits-average", "4.5"]
     assert "leave out --bits" in fail(2, "quantize", path, *auto, "--bits", "4", *few)
     assert "give a text by --calibrate" in fail(2, "quantize", path, *auto)
-    assert "must be 2.50 or more" in fail(
-        2, "quantize", path, "--method", "auto", "--bits-average", "2.4", *few
+    assert "must be 2.25 or more" in fail(
+        2, "quantize", path, "--method", "auto", "--bits-average", "2.2", *few
     )

@@ -5,8 +5,10 @@ Quantized alone to ``b`` bits, a layer changes the model by about
     D(b) = D(b0) e(b)**2 / e(b0)**2
 
 ``e`` is the error of the layer's outputs. ``D(b0)`` is measured: the layer is quantized to ``b0``
-bits (`MEASURED_BITS`) by GPTQ, calibration tokens go through the model, and the hidden states that
-the output layer reads change by ``D``, relative to them, squared, and averaged over the tokens.
+bits (`MEASURED_BITS`) by GPTQ, a chunk of tokens goes through the model, and ``D`` is the KL
+divergence of the next token, as in `report`, but among the likeliest tokens alone. GPTQ has the
+moments of all other chunks: errors are smaller for tokens that it has seen, most for layers with
+many inputs.
 
 The layers of a block are measured together: their states go through all later blocks before the
 next block is measured. So a finished block leaves nothing but the numbers ``D(b)``, and the hidden
@@ -16,21 +18,21 @@ states of the float model, with which an interrupted run goes on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from ..layouts import PrimitiveTensor
 from ..models.source import ModelSource
-from ..models.transformer import normalize
 from ..numerics.element_types import Array
 from ..weights.quantizing import WeightQuantization
 from .block_runner import BlockRunner
 from .finished_blocks import FinishedBlocks
 from .gptq import output_error
-from .mixed_precision import Choice, allocate, candidates
+from .mixed_precision import Choice, allocate, candidates, check_format
 from .moments import InputMoments
 from .outputs import Output, quantized_layer
+from .report import LOGITS_AT_ONCE, OutputLayer
 from .worker_threads import WorkerThreads
 
 MEASURED_BITS = 4
@@ -38,6 +40,9 @@ MEASURED_BITS = 4
 
 _SAMPLED_ROWS = 64
 """Rows of a weight whose output error is measured for each quantization, at most."""
+
+LIKELIEST_TOKENS = 16
+"""Likeliest next tokens of each position; the logits of all of them are compared."""
 
 OnLayer = Callable[[int, int, str], None]
 """Called before each layer with its number, from 0, the count of layers, and its name."""
@@ -60,20 +65,20 @@ def choose_quantizations(
         on_layer, finished: as those of `measured_choices`.
 
     Raises:
-        UsageError: as `candidates` and `allocate`.
+        UsageError: as `check_format` and `allocate`.
         InputError: as `measured_choices`.
     """
-    options = candidates(how, output)
-    choices = measured_choices(source, names, runner, options, output, threads, on_layer, finished)
-    sizes = {name: math.prod(source.tensors[name].shape) for name in names}
-    return allocate(choices, sizes, average)
+    check_format(output)
+    shapes = {name: source.tensors[name].shape for name in names}
+    options = {name: candidates(how, output, shape[1]) for name, shape in shapes.items()}
+    choices = measured_choices(source, options, runner, output, threads, on_layer, finished)
+    return allocate(choices, {name: math.prod(shape) for name, shape in shapes.items()}, average)
 
 
 def measured_choices(
     source: ModelSource,
-    names: Sequence[str],
+    options: Mapping[str, Sequence[WeightQuantization]],
     runner: BlockRunner,
-    options: Sequence[WeightQuantization],
     output: Output,
     threads: WorkerThreads,
     on_layer: OnLayer = lambda number, count, name: None,
@@ -82,11 +87,11 @@ def measured_choices(
     """Return the choices of each layer, with their effects on the model.
 
     The chunks of the runner go through the model in floats. The middle one measures the effects, as
-    a text may begin with titles and a table of contents.
+    a text may begin with titles and a table of contents; the others quantize, if there are others.
 
     Args:
-        names: the names of the weights in the forward pass.
-        options: the quantizations that a layer may have.
+        options: the quantizations that a layer may have, by the name of its weight in the forward
+            pass.
         on_layer: called before the effect of each layer is measured.
         finished: the folder of blocks that an earlier run has measured; this run adds its own.
 
@@ -103,8 +108,10 @@ def measured_choices(
     for number in range(first, source.configuration.blocks):
         prefix = f"blk.{number}."
         block = runner.weights(number)
-        moments = runner.moments(number, block, states)
-        layer_names = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        held_out, others = states[middle], states[:middle] + states[middle + 1 :]
+        moments = runner.moments(number, block, others or states)
+        held_out_moments = runner.moments(number, block, [held_out])
+        layer_names = [name.removeprefix(prefix) for name in options if name.startswith(prefix)]
         counts = {part: len(measured) + index for index, part in enumerate(layer_names)}
         inputs = {
             name: InputMoments(moments.of(name), moments.tokens)
@@ -113,15 +120,17 @@ def measured_choices(
 
         def measure(part: str) -> tuple[Array, list[list[float]]]:
             name = source.tensors[prefix + part].name  # noqa: B023
-            on_layer(counts[part], len(names), f"measure {name}")  # noqa: B023
+            on_layer(counts[part], len(options), f"measure {name}")  # noqa: B023
             tensor = block[part]  # noqa: B023
             assert isinstance(tensor, PrimitiveTensor)  # `BlockRunner.weights`
-            shared = inputs[moments.first_names[part.removesuffix(".weight")]]  # noqa: B023
-            return _measured_layer(tensor.array, shared, options, output)
+            layer = part.removesuffix(".weight")
+            shared = inputs[moments.first_names[layer]]  # noqa: B023
+            matrix = held_out_moments.of(layer)  # noqa: B023
+            return _measured_layer(tensor.array, shared, matrix, options[prefix + part], output)  # noqa: B023
 
         layers = dict(zip(layer_names, threads.map(measure, layer_names), strict=True))
         changed = [
-            runner.run(number, {**block, part: PrimitiveTensor(values, part)}, [states[middle]])[0]
+            runner.run(number, {**block, part: PrimitiveTensor(values, part)}, [held_out])[0]
             for part, (values, _) in layers.items()
         ]
         changes = effect.of(changed, number + 1)
@@ -132,56 +141,91 @@ def measured_choices(
             finished.add_measured(measured, states)
         source.release_pages()
     return {
-        name: [Choice(how, *each) for how, each in zip(options, measured[name], strict=True)]
-        for name in names
+        name: [Choice(how, *each) for how, each in zip(hows, measured[name], strict=True)]
+        for name, hows in options.items()
     }
 
 
 class _Effect:
-    """Change of the hidden states that the output layer reads.
+    """KL divergence of the next tokens, between the float model and changed ones.
 
     Args:
-        state: the hidden states ``[T, width]`` before the first block.
+        state: the hidden states ``[T, width]`` of a chunk before the first block.
     """
 
     def __init__(self, source: ModelSource, runner: BlockRunner, state: Array) -> None:
         self._source, self._runner = source, runner
-        [self._before] = self._last([state], 0)
-        self._powers = np.square(self._before).sum(-1)
+        [layer] = self._output_layers([state], 0)
+        self._tokens = likeliest_tokens(layer, source.configuration.vocabulary)
+        self._before = _log_softmax(layer.logits(self._tokens))
 
     def of(self, states: Sequence[Array], number: int) -> list[float]:
-        """Return the mean relative square change of each of some states before a block."""
-        return [
-            float(np.mean(np.square(each - self._before).sum(-1) / self._powers))
-            for each in self._last(states, number)
-        ]
+        """Return the mean divergence, in nats, for each of some states before a block."""
+        divergences = []
+        for layer in self._output_layers(states, number):
+            difference = self._before - _log_softmax(layer.logits(self._tokens))
+            divergence = (np.exp(self._before) * difference).sum(-1).mean()
+            divergences.append(max(float(divergence), 0.0))
+        return divergences
 
-    def _last(self, states: Sequence[Array], number: int) -> list[Array]:
-        """Return the normalized states after the last block."""
+    def _output_layers(self, states: Sequence[Array], number: int) -> list[OutputLayer]:
+        """Return the output layer for each of some states before a block."""
         for index in range(number, self._source.configuration.blocks):
             states = self._runner.run(index, self._runner.weights(index), states)
             self._source.release_pages()
-        configuration, norm = self._runner.configuration, self._runner.floats("output_norm")
-        return [np.asarray(normalize(configuration, norm, each)) for each in states]
+        return [OutputLayer(self._runner, state) for state in states]
+
+
+def likeliest_tokens(layer: OutputLayer, vocabulary: int) -> Array:
+    """Return the tokens that are among the likeliest next ones at any position, in order.
+
+    Args:
+        vocabulary: the number of tokens.
+    """
+    step = max(1, LOGITS_AT_ONCE // layer.positions)
+    best, tokens = (np.empty((layer.positions, 0), dtype) for dtype in (np.float32, np.int32))
+    for start in range(0, vocabulary, step):
+        numbers = np.arange(start, min(start + step, vocabulary), dtype=np.int32)
+        best = np.concatenate([best, layer.logits(numbers)], axis=1)
+        rows = np.broadcast_to(numbers, (layer.positions, len(numbers)))
+        tokens = np.concatenate([tokens, rows], axis=1)
+        count = min(LIKELIEST_TOKENS, best.shape[1])
+        columns = np.argpartition(-best, count - 1, axis=1)[:, :count]
+        best, tokens = (np.take_along_axis(each, columns, axis=1) for each in (best, tokens))
+    return np.unique(tokens)
+
+
+def _log_softmax(logits: Array) -> Array:
+    """Return logarithms of probabilities, float64."""
+    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    result: Array = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return result
 
 
 def _measured_layer(
-    weight: Array, inputs: InputMoments, options: Sequence[WeightQuantization], output: Output
+    weight: Array,
+    inputs: InputMoments,
+    held_out: Array,
+    options: Sequence[WeightQuantization],
+    output: Output,
 ) -> tuple[Array, list[list[float]]]:
     """Return the values of a weight with `MEASURED_BITS`, and the bits and error of each option.
 
     Errors are square errors of outputs, relative to those of the values, of some rows of the
     weight, which GPTQ quantizes each alone.
+
+    Args:
+        held_out: the moments ``[K, K]`` of the inputs that errors are measured for.
     """
     measured_how = WeightQuantization(MEASURED_BITS, block_size=math.gcd(weight.shape[1], 32))
     _, values = quantized_layer("", weight, measured_how, "archive", "gptq", inputs)
     rows = slice(None, None, -(-len(weight) // _SAMPLED_ROWS))
     sample = weight[rows]
-    measured_error = output_error(sample, values[rows], inputs.matrix)
+    measured_error = output_error(sample, values[rows], held_out)
     ratios = []
     for how in options:
         tensor, quantized = quantized_layer("", sample, how, output, "gptq", inputs)
-        error = output_error(sample, quantized, inputs.matrix)
+        error = output_error(sample, quantized, held_out)
         ratio = (error / measured_error) ** 2 if measured_error else 0.0
         ratios.append([8 * tensor.size_in_bytes / sample.size, ratio])
     return values, ratios

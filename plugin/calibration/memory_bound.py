@@ -34,6 +34,7 @@ from ..models.source import ModelSource
 from ..weights.quantizing import WeightQuantization
 from .block_runner import CHUNKS_AT_ONCE
 from .layer import Calibration
+from .layer_effects import LIKELIEST_TOKENS
 from .outputs import Output, ggml_type_of
 from .report import LOGITS_AT_ONCE
 from .texts import CutTexts
@@ -115,8 +116,12 @@ def memory_bound(
             work = [most] * threads
         steps.append(max(moments, 3 * weights + products + _greatest(work, threads)))
     floats = max(steps) + 2 * tokens * width
-    if calibration.method == "auto":  # hidden states of one chunk for each layer of a block
+    if calibration.method == "auto":
+        # Hidden states of one chunk for each layer of a block, and logits of its likeliest tokens.
         floats += 2 * len(shapes) // configuration.blocks * length * width
+        vocabulary = configuration.vocabulary
+        floats += min(vocabulary, LIKELIEST_TOKENS * length) * (width + 8 * length)
+        floats += 8 * min(LOGITS_AT_ONCE, vocabulary * length)
     if texts.held_out:
         floats = max(floats, report + 4 * tokens * width)
     stored = [tensor.size_in_bytes for tensor in source.tensors.values()]

@@ -99,19 +99,34 @@ def model_cost(
             ]
             before.release_pages()
             after.release_pages()
-        statistics = NextTokens(np.concatenate([chunk[len(chunk) // 2 + 1 :] for chunk in chunks]))
-        scored = [
-            np.concatenate([state[len(state) // 2 : -1] for state in each]) for each in states
-        ]
-        layers = [_OutputLayer(*each) for each in zip(runners, scored, strict=True)]
-        vocabulary = before.configuration.vocabulary
-        step = max(1, LOGITS_AT_ONCE // len(scored[0]))
-        for start in range(0, vocabulary, step):
-            tokens = np.arange(start, min(start + step, vocabulary), dtype=np.int32)
-            first, second = workers.map(lambda layer: layer.logits(tokens), layers)  # noqa: B023
-            statistics.add(start, first, second)
-            before.release_pages()
-            after.release_pages()
+        return next_token_cost((before, after), runners, chunks, states, workers)
+
+
+def next_token_cost(
+    sources: Sequence[ModelSource],
+    runners: Sequence[BlockRunner],
+    chunks: Sequence[Array],
+    states: Sequence[Sequence[Array]],
+    workers: WorkerThreads,
+) -> ModelCost:
+    """Compare the next tokens by the hidden states of two models after their last blocks.
+
+    Args:
+        sources, runners: those of the model before, and of the model after.
+        chunks: int32 ``[T]`` each.
+        states: for each model the hidden states of each chunk, float32 ``[T, width]``.
+    """
+    statistics = NextTokens(np.concatenate([chunk[len(chunk) // 2 + 1 :] for chunk in chunks]))
+    scored = [np.concatenate([state[len(state) // 2 : -1] for state in each]) for each in states]
+    layers = [OutputLayer(*each) for each in zip(runners, scored, strict=True)]
+    vocabulary = sources[0].configuration.vocabulary
+    step = max(1, LOGITS_AT_ONCE // len(scored[0]))
+    for start in range(0, vocabulary, step):
+        tokens = np.arange(start, min(start + step, vocabulary), dtype=np.int32)
+        first, second = workers.map(lambda layer: layer.logits(tokens), layers)  # noqa: B023
+        statistics.add(start, first, second)
+        for source in sources:
+            source.release_pages()
     return statistics.cost()
 
 
@@ -127,11 +142,16 @@ def check_same_shape(before: ModelSource, after: ModelSource) -> None:
             )
 
 
-class _OutputLayer:
-    """The output layer of a model, for the hidden states ``[T, width]`` after the last block."""
+class OutputLayer:
+    """The output layer of a model, for the hidden states ``[T, width]`` after the last block.
+
+    Attributes:
+        positions: ``T``.
+    """
 
     def __init__(self, runner: BlockRunner, states: Array) -> None:
         self._configuration = runner.configuration
+        self.positions = len(states)
         self._normed = normalize(self._configuration, runner.floats("output_norm"), states)
         tied = self._configuration.tied
         self._layer = runner.stored("token_embd" if tied else "output").flatten()
