@@ -87,7 +87,7 @@ def measured_choices(
     """Return the choices of each layer, with their effects on the model.
 
     The chunks of the runner go through the model in floats. The middle one measures the effects, as
-    a text may begin with titles and a table of contents; the others quantize, if there are others.
+    a text may begin with titles and a table of contents; GPTQ has the moments of all others.
 
     Args:
         options: the quantizations that a layer may have, by the name of its weight in the forward
@@ -108,8 +108,8 @@ def measured_choices(
     for number in range(first, source.configuration.blocks):
         prefix = f"blk.{number}."
         block = runner.weights(number)
-        held_out, others = states[middle], states[:middle] + states[middle + 1 :]
-        moments = runner.moments(number, block, others or states)
+        held_out, quantizing = states[middle], states[:middle] + states[middle + 1 :]
+        moments = runner.moments(number, block, quantizing or states)
         held_out_moments = runner.moments(number, block, [held_out])
         layer_names = [name.removeprefix(prefix) for name in options if name.startswith(prefix)]
         counts = {part: len(measured) + index for index, part in enumerate(layer_names)}
