@@ -218,9 +218,9 @@ def test_a_terminal_obeys_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate_command, "sys", SimpleNamespace(stdout=sys.stdout))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     text = "a\x1b[31m\tö\n\x07👩\u200d👧"
-    assert generate_command._without_controls(text) == "a\\x1b[31m\tö\n\\x07👩\u200d👧"
+    assert generate_command.without_controls(text) == "a\\x1b[31m\tö\n\\x07👩\u200d👧"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
-    assert generate_command._without_controls("a\x1b") == "a\x1b"
+    assert generate_command.without_controls("a\x1b") == "a\x1b"
 
 
 # -- how it ends -----------------------------------------------------------------------------------

@@ -51,6 +51,12 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
     "call. The text is the same.",
 )
 @click.option(
+    "--batch",
+    metavar="FILE",
+    help="Prompts in place of --prompt, a line each (.jsonl: a JSON string each); 8 texts are "
+    "written together. Each is the text that is written alone.",
+)
+@click.option(
     "--emit",
     metavar="FOLDER",
     help="Write model.mlir and model.irpa to a folder, for compile and run, instead of text.",
@@ -63,6 +69,7 @@ def command(
     system: str | None,
     max_tokens: int,
     draft: str | None,
+    batch: str | None,
     emit: str | None,
     as_json: bool,
     **options: Any,
@@ -80,6 +87,7 @@ def command(
     subquant generate --model model.gguf --chat --prompt "What is a tensor?" --temperature 0
     subquant generate --model Qwen3-0.6B-GPTQ-Int4/ --prompt "The sea is"
     subquant generate --model gemma3-270m --prompt - < story.txt
+    subquant generate --model model.gguf --batch prompts.txt --max-tokens 64
     subquant generate --model model.gguf --emit folder
     """
     sampling = Sampling(**pop_values(Sampling, options))
@@ -87,15 +95,19 @@ def command(
         _check_emit_options()
         _emit(model, emit, context=options["context"], kv_cache=options["kv_cache"])
         return
-    if prompt is None:
-        raise UsageError("there is no prompt; add --prompt TEXT, or --prompt - for standard input")
     if system is not None and not chat:
         raise UsageError("--system needs --chat")
-    text = read_text("-") if prompt == "-" else prompt
-    input_: str | list[dict[str, str]] = text
-    if chat:
-        input_ = [{"role": "system", "content": system}] if system is not None else []
-        input_.append({"role": "user", "content": text})
+    if batch is not None:
+        if prompt is not None or draft is not None:
+            raise UsageError("--batch takes neither --prompt nor --draft; remove the other option")
+        from .generate_batch import generate_batch, read_prompts
+
+        inputs = [_input_of(text, system, chat=chat) for text in read_prompts(batch)]
+        generate_batch(model, inputs, sampling, max_tokens, options, as_json=as_json)
+        return
+    if prompt is None:
+        raise UsageError("there is no prompt; add --prompt TEXT, or --prompt - for standard input")
+    input_ = _input_of(read_text("-") if prompt == "-" else prompt, system, chat=chat)
     tokens: list[int] = []
 
     def encode(checked: Model) -> None:
@@ -119,7 +131,7 @@ def command(
         for piece in generation:
             pieces.append(piece)
             if not as_json:
-                click.echo(_without_controls(piece), nl=False)
+                click.echo(without_controls(piece), nl=False)
     except KeyboardInterrupt:
         generation.close()
     output = "".join(pieces)
@@ -131,6 +143,14 @@ def command(
         say(_summary(generation), err=True)
     if generation.statistics.end == "closed":
         click.get_current_context().exit(1)
+
+
+def _input_of(text: str, system: str | None, *, chat: bool) -> str | list[dict[str, str]]:
+    """Return a prompt as text, or as the messages of a conversation."""
+    if not chat:
+        return text
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    return [*messages, {"role": "user", "content": text}]
 
 
 _EMIT_OPTIONS = {"model", "emit", "context", "kv_cache"}
@@ -166,14 +186,14 @@ def _emit(model: str, emit: str, **options: Any) -> None:
         say(f"wrote {file} ({file.stat().st_size:,} bytes)", err=True)
 
 
-def _without_controls(text: str) -> str:
+def without_controls(text: str) -> str:
     """Return text, with control characters escaped if it goes to a terminal."""
     if not sys.stdout.isatty():
         return text
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
-_ENDS = {
+ENDS = {
     "end token": "ended by the model",
     "max tokens": "ended by --max-tokens",
     "context": "ended by the context",
@@ -195,7 +215,7 @@ def _summary(generation: Generation) -> str:
     return (
         f"{counted(statistics.prompt_tokens, 'token')} read ({statistics.prompt_rate:,.1f} a "
         f"second), {statistics.tokens} written ({statistics.rate:,.1f} a second), "
-        f"{_ENDS[statistics.end]}{drafted}{memory}"
+        f"{ENDS[statistics.end]}{drafted}{memory}"
     )
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from .sampling import Sampler as Sampler
     from .sampling import Sampling as Sampling
     from .session import Session as Session
+    from .session import SessionBatch as SessionBatch
+    from .text_batch import TextBatch as TextBatch
     from .tokenizer import TextStream as TextStream
     from .tokenizer import Tokenizer as Tokenizer
 
@@ -42,7 +44,8 @@ _MODULES = {
     "loading": ("Model", "default_cache", "emit", "load"),
     "perplexity": ("Perplexity", "measure_perplexity"),
     "sampling": ("Sampler", "Sampling"),
-    "session": ("Session",),
+    "session": ("Session", "SessionBatch"),
+    "text_batch": ("TextBatch",),
     "tokenizer": ("TextStream", "Tokenizer"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from ..errors import UsageError
 from ..numerics.element_types import Array
@@ -13,11 +13,30 @@ from .drafts import DraftedSession, DraftStatistics
 from .sampling import Sampler, Sampling
 from .tokenizer import AnyTokenizer
 
-if TYPE_CHECKING:
-    from .session import Session  # with IREE, which texts do without
-
 End = Literal["", "end token", "max tokens", "context", "closed"]
 """Reason for the end of a text: the end token, or a limit; empty before the end."""
+
+
+class TokenReader(Protocol):
+    """A `Session`, or an object that reads tokens as one does."""
+
+    @property
+    def position(self) -> int:
+        """The number of tokens that were read."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """The maximum number of tokens."""
+        ...
+
+    def prompt(self, tokens: Sequence[int], /) -> Array:
+        """Append tokens; return the logits after the last, ``[vocabulary]``."""
+        ...
+
+    def next(self, token: int, /) -> Array:
+        """Read one token, otherwise as `prompt`."""
+        ...
 
 
 @dataclass
@@ -63,7 +82,7 @@ class Generation(Iterator[str]):
 
     def __init__(
         self,
-        session: Session | DraftedSession,
+        session: TokenReader,
         tokenizer: AnyTokenizer,
         tokens: Sequence[int],
         *,
@@ -91,7 +110,7 @@ class Generation(Iterator[str]):
 
     def __next__(self) -> str:
         while not self.statistics.end:
-            text = self._step()
+            text = self.step()
             if text:
                 return text
         raise StopIteration
@@ -100,8 +119,11 @@ class Generation(Iterator[str]):
         """End the text here."""
         self.statistics.end = self.statistics.end or "closed"
 
-    def _step(self) -> str:
-        """Read the pending tokens, draw a token, and return the text that it completes."""
+    def step(self) -> str:
+        """Read the pending tokens, draw a token, and return the text that it completes.
+
+        It is not called after the end.
+        """
         statistics = self.statistics
         start = time.perf_counter()
         if self._logits is None:

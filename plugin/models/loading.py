@@ -31,9 +31,9 @@ from .drafts import DraftedSession
 from .generation import Generation
 from .interface import MOST_CONTEXT, SCOPE, Shape, Steps
 from .sampling import Sampling
-from .session import Session
+from .session import Session, SessionBatch
 from .source import ModelSource, open_model
-from .step_check import check_verify
+from .step_check import check_batch, check_verify
 from .tokenizer import AnyTokenizer
 
 __all__ = ["DEFAULT_CONTEXT", "Model", "Progress", "default_cache", "emit", "load"]
@@ -133,6 +133,10 @@ class Model:
         return Generation(
             self.text_session(), self.tokenizer, tokens, sampling=sampling, max_tokens=max_tokens
         )
+
+    def session_batch(self) -> SessionBatch:
+        """Return a reader of several sessions at once, of a model with the steps ``batch``."""
+        return SessionBatch(self.session)
 
     def text_session(self) -> Session | DraftedSession:
         """Start as `session`; with drafts if the model was loaded with the steps ``draft``."""
@@ -283,9 +287,15 @@ def _compile(
 
 def _check_steps(model: Model, executable: Executable) -> None:
     """Refuse a program whose calls of several tokens do not have the bits of single tokens."""
-    session = Session(executable, model.configuration, model.shape)
+
+    def new_session() -> Session:
+        return Session(executable, model.configuration, model.shape)
+
     try:
-        check_verify(session, model.configuration.window)
+        if model.shape.steps == "draft":
+            check_verify(new_session(), model.configuration.window)
+        else:
+            check_batch(new_session)
     except UnsupportedError as error:
         raise error.located(model.place) from None
 

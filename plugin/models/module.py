@@ -13,10 +13,15 @@ The names of the parameters are those of an archive of ``subquant import``. The 
     prompt(tokens, position, caches) -> logits after the last token, caches
     next(token, position, caches) -> logits after the token, caches
     all(tokens, position, caches) -> logits after each token, caches
-    verify(tokens, position, caches) -> the same of 8 tokens, if the program has it
+
+and, if the program is written for drafts or for batches, one of
+
+    verify(tokens, position, caches) -> logits after each of 8 tokens, caches
+    batch(tokens, positions, caches) -> logits after a token of each of 8 sequences, caches
 
 A prompt has any number of tokens, `next` one, and `all` as many as the shortest of the pieces
-below. ``position`` is that of the first. The results include the updated caches. Caches are
+below. ``position`` is that of the first; those of a batch are ``[8]``, and its caches are those of
+one sequence after the other. The results include the updated caches. Caches are
 arguments instead of variables, so that sessions share a program; the caller donates them, and they
 are updated in place. A call whose tokens do not fit into the context fails before it writes.
 
@@ -68,7 +73,7 @@ from ..weights.theta import Theta
 from .configuration import Configuration, expected_tensors
 from .interface import SCOPE, STEP_TOKENS, Cache, Shape
 from .source import open_model
-from .transformer import embed, logits, run_blocks
+from .transformer import embed, logits, run_blocks, run_blocks_of_sequences
 
 
 def write_module(
@@ -91,6 +96,8 @@ def write_module(
             functions.write_prompt()
             functions.write_all("all", shape.pieces[-1])
             functions.write_next()
+            if shape.steps == "batch":
+                functions.write_batch()
             if shape.steps == "draft":
                 functions.write_read(STEP_TOKENS)
                 functions.write_all("verify", STEP_TOKENS)
@@ -181,6 +188,24 @@ class _Functions:
             return [self._logits(traced(x)).reshape(-1).value, *written]
 
         self._write("next", 1, body)
+
+    def write_batch(self) -> None:
+        """Write ``batch``: logits after a token of each of some sequences."""
+        blocks, count = self.configuration.blocks, STEP_TOKENS
+
+        def body(tokens: Value, positions: Value, *arrays_in: Value) -> list[Value]:
+            arrays = [traced(each) for each in arrays_in]
+            pairs = [Cache(*pair) for pair in zip(arrays[::2], arrays[1::2], strict=True)]
+            caches = [pairs[number::blocks] for number in range(blocks)]
+            x = embed(self.configuration, self.weights, traced(tokens))
+            x, written = run_blocks_of_sequences(
+                self.configuration, self.weights, x, traced(positions), caches
+            )
+            own = [written[block][n] for n in range(count) for block in range(blocks)]
+            return [self._logits(x).value, *(each.value for cache in own for each in cache)]
+
+        types = [_tokens(count), _tokens(count), *(self.caches * count)]
+        write_function("batch", types, lambda values: body(*values))
 
     def _write(
         self,

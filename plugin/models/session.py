@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -118,19 +118,70 @@ class Session:
         The caches are donated and updated in place. If the call is interrupted (Ctrl-C, say), they
         are lost, and the session is empty.
         """
-        function = self._executable[name]
-        position, caches = self._position, self._caches
-        if caches is None:
-            empty = empty_caches(self._configuration, self._shape.rows, self._shape.kv_cache)
-            # Repeated zeros take memory where tokens are written.
-            arrays = (each for cache in empty for each in cache)
-            caches = [function.put(number, array) for number, array in enumerate(arrays, _FIRST)]
-        self.reset()
+        position = self._position
+        caches = self._take_caches()
         cache_arguments = range(_FIRST, _FIRST + len(caches))
         result: DeviceArray
-        result, *written = function.invoke(
+        result, *written = self._executable[name].invoke(
             [tokens, np.int32(position), *caches], resident=True, donate=cache_arguments
         )
         self._caches = written
         self._position = position + (len(tokens) if count is None else count)
         return result
+
+    def _take_caches(self) -> Sequence[DeviceArray]:
+        """Return the caches for a call that they are donated to, and leave an empty session."""
+        caches = self._caches
+        if caches is None:
+            empty = empty_caches(self._configuration, self._shape.rows, self._shape.kv_cache)
+            # Repeated zeros take memory where tokens are written.
+            arrays = (each for cache in empty for each in cache)
+            put = self._executable["next"].put
+            caches = [put(number, array) for number, array in enumerate(arrays, _FIRST)]
+        self.reset()
+        return caches
+
+
+class SessionBatch:
+    """Sessions of a program with the steps ``batch``, whose next tokens are read in one call."""
+
+    def __init__(self, new_session: Callable[[], Session]) -> None:
+        self._new_session = new_session
+        self._spare: list[Session] = []
+
+    def next(self, sessions: Sequence[Session], tokens: Sequence[int]) -> list[Array]:
+        """Read a token in each of 1 to `STEP_TOKENS` sessions; return the logits after each.
+
+        They have the bits of `Session.next`. If the call is interrupted, the sessions are empty.
+
+        Raises:
+            UsageError: as `Session.next`; or there are other numbers of sessions or tokens.
+        """
+        if len(sessions) != len(tokens) or not 1 <= len(sessions) <= STEP_TOKENS:
+            raise UsageError(
+                f"there are {len(sessions)} sessions and {len(tokens)} tokens, expected as many, "
+                f"1 to {STEP_TOKENS}"
+            )
+        if len(sessions) == 1:
+            return [sessions[0].next(tokens[0])]
+        checked = [each._checked([token])[0] for each, token in zip(sessions, tokens, strict=True)]
+        missing = STEP_TOKENS - len(sessions)
+        self._spare += [self._new_session() for _ in range(missing - len(self._spare))]
+        every = [*sessions, *self._spare[:missing]]
+        positions = [each.position for each in every]
+        caches = [cache for each in every for cache in each._take_caches()]
+        arguments: list[Array | DeviceArray] = [
+            np.array([*checked, *[0] * missing], np.int32),
+            np.array(positions, np.int32),
+            *caches,
+        ]
+        logits, *written = (
+            every[0]
+            ._executable["batch"]
+            .invoke(arguments, resident=True, donate=range(_FIRST, len(arguments)))
+        )
+        count = len(caches) // STEP_TOKENS
+        for number, (each, position) in enumerate(zip(every, positions, strict=True)):
+            each._caches = written[number * count : (number + 1) * count]
+            each._position = position + (number < len(sessions))  # spare ones stay empty
+        return list(np.asarray(logits)[: len(sessions)])

@@ -9,11 +9,13 @@ logits or caches differs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..errors import UnsupportedError
 from .interface import STEP_TOKENS
-from .session import Session
+from .session import Session, SessionBatch
 
 _STARTS = (1, 59)
 """Positions of the compared tokens: at the start, and across a block of 64 keys."""
@@ -45,6 +47,35 @@ def check_verify(session: Session, window: int) -> None:
         # The same keys and values were written if a token after them has the same logits.
         session.rewind(session.position - 1)
         _compare(session.next(tokens[-1])[None], single[-1:], "drafts")
+
+
+def check_batch(new_session: Callable[[], Session]) -> None:
+    """Compare two calls of ``batch`` with ``next``, for sequences of different lengths.
+
+    Args:
+        new_session: returns a session of the program.
+
+    Raises:
+        UnsupportedError: logits differ.
+    """
+    rng, sessions = np.random.default_rng(0), [new_session() for _ in range(STEP_TOKENS)]
+    context, vocabulary = sessions[0].context, sessions[0].vocabulary
+    if context < 3:
+        return
+    single = new_session()
+    lengths = [1 + 8 * number % (context - 2) for number in range(STEP_TOKENS)]
+    tokens = rng.integers(0, vocabulary, (STEP_TOKENS, context)).tolist()
+    expected = []
+    for session, length, own in zip(sessions, lengths, tokens, strict=True):
+        session.prompt(own[:length])
+        single.reset()
+        single.prompt(own[:length])
+        expected.append([single.next(token) for token in own[length : length + 2]])
+    batch = SessionBatch(new_session)
+    for step in range(2):
+        pairs = zip(tokens, lengths, strict=True)
+        logits = batch.next(sessions, [own[length + step] for own, length in pairs])
+        _compare(np.array(logits), np.array([own[step] for own in expected]), "batches")
 
 
 def _compare(actual: np.ndarray, single: np.ndarray, purpose: str) -> None:

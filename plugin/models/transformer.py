@@ -20,7 +20,7 @@ given back with those of the tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -125,6 +125,36 @@ def run_blocks(
         position: the position of the first token, a scalar integer.
         caches: the cache of each block; the tokens must fit.
     """
+    return _run_blocks(configuration, weights, x, position, caches)
+
+
+def run_blocks_of_sequences(
+    configuration: Configuration,
+    weights: Weights,
+    x: AnyArray,
+    positions: AnyArray,
+    caches: Sequence[list[Cache]],
+) -> tuple[AnyArray, list[list[Cache]]]:
+    """Run all blocks on a token of each of ``T`` sequences; otherwise as `run_blocks`.
+
+    Args:
+        positions: the position of each token in its sequence, integers ``[T]``.
+        caches: for each block, the cache of each sequence.
+    """
+    return _run_blocks(configuration, weights, x, positions, caches)
+
+
+_AnyCache = TypeVar("_AnyCache", Cache, list[Cache])
+"""The cache of a block, or one for each token."""
+
+
+def _run_blocks(
+    configuration: Configuration,
+    weights: Weights,
+    x: AnyArray,
+    position: AnyArray,
+    caches: Sequence[_AnyCache],
+) -> tuple[AnyArray, list[_AnyCache]]:
     tables = block_tables(configuration, weights, position, x.shape[0])
     written = []
     for number, cache in enumerate(caches):
@@ -145,7 +175,7 @@ class BlockTables(NamedTuple):
 def block_tables(
     configuration: Configuration, weights: Weights, position: AnyArray, count: int
 ) -> BlockTables:
-    """Return the rotary tables of `count` tokens from `position` on."""
+    """Return the rotary tables of `count` tokens at `position`: the first's, or that of each."""
     factors = None
     if configuration.rotation.has_factors:
         factors = weights("rope_freqs").tensor("weight").array
@@ -162,15 +192,15 @@ def run_block(
     tables: BlockTables,
     x: AnyArray,
     position: AnyArray,
-    cache: Cache,
+    cache: _AnyCache,
     observe: ObserveInput | None = None,
-) -> tuple[AnyArray, Cache]:
+) -> tuple[AnyArray, _AnyCache]:
     """Run one block on ``[T, width]``; return its result, and the updated cache.
 
     Args:
         theta: the block's tensors.
         number: the block's number.
-        position: as in `run_blocks`.
+        position, cache: as in `run_blocks`, or one for each token.
         observe: called with the name and the input of each linear layer; that of experts'
             layers is a `RoutedInputs`, for NumPy's arrays alone.
     """
@@ -204,8 +234,8 @@ class _Block:
         self.window = configuration.window if has_window else 0
 
     def __call__(
-        self, x: AnyArray, position: AnyArray, tables: RotaryTables, cache: Cache
-    ) -> tuple[AnyArray, Cache]:
+        self, x: AnyArray, position: AnyArray, tables: RotaryTables, cache: _AnyCache
+    ) -> tuple[AnyArray, _AnyCache]:
         """Run the block on ``[T, width]``."""
         attended, cache = self._attention(self._norm("attn_norm", x), position, tables, cache)
         x = x + self._post_norm("post_attention_norm", attended)
@@ -239,8 +269,8 @@ class _Block:
         return self._linear("ffn_down", activation(gate) * up)
 
     def _attention(
-        self, x: AnyArray, position: AnyArray, tables: RotaryTables, cache: Cache
-    ) -> tuple[AnyArray, Cache]:
+        self, x: AnyArray, position: AnyArray, tables: RotaryTables, cache: _AnyCache
+    ) -> tuple[AnyArray, _AnyCache]:
         c, count = self.configuration, x.shape[0]
         if c.structure.fused:
             first, second = c.heads * c.size, (c.heads + c.kv_heads) * c.size
@@ -257,12 +287,36 @@ class _Block:
             keys = self._norm("attn_k_norm", keys) / scales
         if self.is_rotated:
             queries, keys = (rotate(each, tables, c.rotation) for each in (queries, keys))
+        if isinstance(cache, Cache):
+            attended, cache = self._attend(queries, keys, values, position, cache)
+        else:
+            rows = []
+            for n, (at, own) in enumerate(zip(_scalars(position), cache, strict=True)):
+                row = slice(n, n + 1)
+                rows.append(self._attend(queries[row], keys[row], values[row], at, own))
+            attended, cache = np.concatenate([row for row, _ in rows]), [own for _, own in rows]
+        return self._linear("attn_output", attended.reshape((count, -1))), cache
+
+    def _attend(
+        self,
+        queries: AnyArray,
+        keys: AnyArray,
+        values: AnyArray,
+        position: AnyArray,
+        cache: Cache,
+    ) -> tuple[AnyArray, Cache]:
+        """Write keys and values to a cache, and attend it; return the result and the cache."""
         cache = Cache(
             _written(cache.keys, keys, position), _written(cache.values, values, position)
         )
         window = self.window if self.window < cache.keys.shape[0] else 0
-        attended = attend(queries, *cache, position, c.attention_scale, window)
-        return self._linear("attn_output", attended.reshape((count, -1))), cache
+        scale = self.configuration.attention_scale
+        return attend(queries, *cache, position, scale, window), cache
+
+
+def _scalars(array: AnyArray) -> list[AnyArray]:
+    """The elements of ``[T]``, as scalars."""
+    return [array[n : n + 1].reshape(()) for n in range(array.shape[0])]
 
 
 def _written(cache: AnyArray, heads: AnyArray, position: AnyArray) -> AnyArray:
@@ -279,6 +333,8 @@ def rotary_tables(
 ) -> RotaryTables:
     """Cosines and sines of the angles of `count` tokens, ``[T, size / 2]`` each.
 
+    `position` is that of the first of consecutive tokens, or has those of all, ``[T]``.
+
     An angle is an int32 in units of ``2**-32`` turns, which wraps at a full turn: the angle of the
     position ``p`` is wrong by ``p * 2**-33`` turns at most (2.4e-5 at 32768,
     where the product of floats is wrong by 1e-3), and small where its cosine is computed.
@@ -291,7 +347,7 @@ def rotary_tables(
         steps = (steps.astype(np.float32) / factors).astype(np.int32)
     else:
         steps = np.rint(steps).astype(np.int64).astype(np.uint32).view(np.int32)
-    positions = np.arange(count, dtype=np.int32) + position
+    positions = position if position.ndim else np.arange(count, dtype=np.int32) + position
     fractions = positions[:, None] * steps[None]
     angles = fractions.astype(np.float32) * np.float32(2 * np.pi / 2**32)
     cosine, sine = np.cos(angles), np.sin(angles)
