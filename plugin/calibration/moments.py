@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..models.experts import RoutedInputs
+from ..models.routed_inputs import RoutedInputs
 from ..numerics.element_types import Array
 from .gptq import Factor, damped, factored
 from .worker_threads import WorkerThreads

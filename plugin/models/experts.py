@@ -44,6 +44,7 @@ from ..numerics.parameters import ExpressedType
 from ..ops.activations import quantize_activations
 from ..ops.linear import chosen_linear, linear
 from .configuration import Experts
+from .routed_inputs import RoutedInputs
 
 _MAX_TILE_ROWS = 8
 """Rows of a tile at most: the rows of a register tile of the kernels."""
@@ -75,23 +76,6 @@ def route(experts: Experts, theta: Any, x: AnyArray) -> Routes:
     if experts.renormalizes:
         weights = weights / weights.sum(axis=-1, keepdims=True)
     return Routes(choices, weights)
-
-
-class RoutedInputs(NamedTuple):
-    """Inputs of a layer of a block's experts.
-
-    Attributes:
-        rows: float32 ``[R, K]``.
-        choices: the experts that have each row as input, integers ``[R, chosen]``.
-    """
-
-    rows: Array
-    choices: Array
-
-    def of(self, expert: int) -> Array:
-        """Return the inputs of one expert, ``[rows, K]``."""
-        inputs: Array = self.rows[(self.choices == expert).any(axis=1)]
-        return inputs
 
 
 def mix_experts(
