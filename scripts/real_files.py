@@ -1,12 +1,14 @@
 """Times of real model files of PyPI packages, beside their own runtimes, as a page.
 
     python scripts/real_files.py --write docs/real-files.md
+    python scripts/real_files.py --only magika nudenet
 
 The files and arguments are those of `tests/test_real_onnx.py`, `tests/test_real_tflite.py` and
 `tests/test_real_language_model.py`, which compare the results. Each program runs with one thread;
 ONNX Runtime with its optimizations, LiteRT with XNNPACK, and llama.cpp if the environment variable
 SUBQUANT_LLAMA names the folder that `scripts/bench` builds it in. A time is the least of repeated
-calls.
+calls, in turn of subquant and its peer. The run ends where results differ by more than the tests
+allow.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -53,21 +56,33 @@ class Row:
     peer: float
 
 
-def least_milliseconds(call: Callable[[], object]) -> float:
-    """Return the least time of repeated calls, after one that is not counted."""
-    call()
-    times: list[float] = []
-    end = time.perf_counter() + _SECONDS
-    while time.perf_counter() < end or len(times) < _MIN_CALLS:
-        start = time.perf_counter()
+def least_milliseconds(*calls: Callable[[], object]) -> list[float]:
+    """Return the least time of each call, repeated in turn, after one that is not counted."""
+    for call in calls:
         call()
-        times.append((time.perf_counter() - start) * 1e3)
-    return min(times)
+    times: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + _SECONDS * len(calls)
+    while time.perf_counter() < end or len(times[0]) < _MIN_CALLS:
+        for call, own in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            own.append((time.perf_counter() - start) * 1e3)
+    return [min(each) for each in times]
 
 
-def onnx_rows(device: Device) -> Iterator[Row]:
-    """Measure the ONNX files."""
-    for file in onnx_files.FILES.values():
+def check(name: str, results: Sequence[object], expected: Sequence[Any], tolerance: float) -> None:
+    """Compare results with those of the peer, relative to the greatest magnitude of each."""
+    for result, target in zip(results, expected, strict=True):
+        actual = np.asarray(result, np.float64)
+        atol = tolerance * max(float(np.abs(target).max(initial=0)), 1e-2)
+        np.testing.assert_allclose(actual, target, rtol=0, atol=atol, err_msg=name)
+
+
+def onnx_rows(device: Device, only: Sequence[str]) -> Iterator[Row]:
+    """Measure the ONNX files whose name or path has one of some texts; all for none."""
+    for name, file in onnx_files.FILES.items():
+        if only and not any(text in (name, file.path) or text in file.path for text in only):
+            continue
         data = file_in_package(file.package, file.path)
         feeds = onnx_files.feeds_of(file, data)
         start = time.perf_counter()
@@ -75,38 +90,53 @@ def onnx_rows(device: Device) -> Iterator[Row]:
         seconds = time.perf_counter() - start
         arguments = onnx_files.arguments_of(file, feeds)
         session = onnx_files.session_of(data, is_optimized=True)
-        own = least_milliseconds(lambda e=executable, a=arguments: np.asarray(e.main.invoke(a)[0]))
-        peer = least_milliseconds(lambda s=session, f=feeds: s.run(None, f))
+        expected = onnx_files.session_of(data).run(None, feeds)
+        check(name, executable.main.invoke(arguments), expected, file.tolerance)
+        own, peer = least_milliseconds(
+            lambda e=executable, a=arguments: np.asarray(e.main.invoke(a)[0]),
+            lambda s=session, f=feeds: s.run(None, f),
+        )
         yield Row(file.package, Path(file.path).name, seconds, own, peer)
 
 
-def tflite_rows(device: Device) -> Iterator[Row]:
-    """Measure the TensorFlow Lite files."""
+def tflite_rows(device: Device, only: Sequence[str]) -> Iterator[Row]:
+    """Measure the TensorFlow Lite files whose path has one of some texts; all for none."""
     from ai_edge_litert.interpreter import Interpreter
 
-    for package, name, extents, _ in tflite_files.MODELS:
+    for package, name, extents, tolerance in tflite_files.MODELS:
+        if only and not any(text in f"{name}.tflite" for text in only):
+            continue
         data = file_in_package(package[0], f"{package[1]}{name}.tflite")
         options = CompileOptions(dims=tuple(f"{key}={n}" for key, n in extents.items()))
         start = time.perf_counter()
         function = Executable(compile_to_bytes(data, options), device).main
         seconds = time.perf_counter() - start
-        peer = Interpreter(model_content=data, num_threads=1)
-        for details, each in zip(peer.get_input_details(), function.signature.inputs, strict=True):
-            peer.resize_tensor_input(details["index"], each.shape)
-        peer.allocate_tensors()
+        peer, reference = (
+            Interpreter(model_content=data, num_threads=1),
+            tflite_files.interpreter(data),
+        )
         rng = np.random.default_rng(0)
-        inputs = [rng.uniform(-1, 1, each["shape"]).astype(np.float32)
-                  for each in peer.get_input_details()]  # fmt: skip
-        for details, array in zip(peer.get_input_details(), inputs, strict=True):
-            peer.set_tensor(details["index"], array)
-        own = least_milliseconds(lambda f=function, i=inputs: np.asarray(f.invoke(i)[0]))
-        yield Row(package[0], f"{Path(name).name}.tflite", seconds, own,
-                  least_milliseconds(peer.invoke))  # fmt: skip
+        inputs = [
+            rng.uniform(-1, 1, each.shape).astype(np.float32) for each in function.signature.inputs
+        ]
+        for each in (peer, reference):
+            for details, array in zip(each.get_input_details(), inputs, strict=True):
+                each.resize_tensor_input(details["index"], array.shape)
+            each.allocate_tensors()
+            for details, array in zip(each.get_input_details(), inputs, strict=True):
+                each.set_tensor(details["index"], array)
+        reference.invoke()
+        expected = [reference.get_tensor(d["index"]) for d in reference.get_output_details()]
+        check(name, function.invoke(inputs), expected, tolerance)
+        times = least_milliseconds(
+            lambda f=function, i=inputs: np.asarray(f.invoke(i)[0]), peer.invoke
+        )
+        yield Row(package[0], f"{Path(name).name}.tflite", seconds, *times)
 
 
-def language_model_rows(device: Device) -> Iterator[Row]:
-    """Measure a prompt and a token of the GGUF file, if llama.cpp is here."""
-    if "SUBQUANT_LLAMA" not in os.environ:
+def language_model_rows(device: Device, only: Sequence[str]) -> Iterator[Row]:
+    """Measure a prompt and a token of the GGUF file, if llama.cpp is here and `only` is empty."""
+    if "SUBQUANT_LLAMA" not in os.environ or only:
         return
     from benchmarks.peers.llama import Reader
 
@@ -136,8 +166,7 @@ def language_model_rows(device: Device) -> Iterator[Row]:
                 return reader.prompt(tokens[first:])
 
             name = f"{path.name}: {count} token{'s' if count > 1 else ''}"
-            yield Row(language_model.PACKAGE, name, seconds,
-                      least_milliseconds(own), least_milliseconds(peer))  # fmt: skip
+            yield Row(language_model.PACKAGE, name, seconds, *least_milliseconds(own, peer))
 
 
 def page(rows: list[Row]) -> str:
@@ -180,11 +209,12 @@ def main() -> None:
     """Measure all files, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", help="the page")
+    parser.add_argument("--only", nargs="+", default=[], help="parts of the paths of the files")
     options = parser.parse_args()
     device = Device("llvm-cpu", threads=1)
     rows: list[Row] = []
     for make in (onnx_rows, tflite_rows, language_model_rows):
-        for row in make(device):
+        for row in make(device, options.only):
             print(f"{row.name}: {row.compilation:.1f} s, {row.own:.3f} and {row.peer:.3f} ms")
             rows.append(row)
     if options.write:
