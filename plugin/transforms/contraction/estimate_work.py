@@ -54,6 +54,11 @@ _MAX_DEPTHWISE_MACS_PER_NS = 40.0
 """Upper bound of the int8 multiply-accumulates a nanosecond of depthwise convolutions."""
 _MAX_BLOCKWISE_MACS_PER_NS = {"int8": 200.0, "float": 30.0}
 """Upper bound of the multiply-accumulates a nanosecond of blockwise GEMMs, by activations."""
+_MAX_F32_MACS_PER_NS, _INT8_MACS_PER_F32_MAC = 60.0, 4
+"""Upper bound of the f32 multiply-accumulates a nanosecond, and int8 ones that take as long as one.
+
+They are those of kernels, which computed weights do not have.
+"""
 _IREE_MACS_PER_NS = 10.0
 """Multiply-accumulates a nanosecond of IREE's loops."""
 _WEIGHT_BYTES_PER_NS = 25.0
@@ -185,6 +190,10 @@ class _Estimate:
         left, right = op.operands[:2]
         of_result, of_weight = _elements(op.results[0]), _elements(right)
         rate = of_bytes if _is_of_bytes(left) and _is_of_bytes(right) else 0.0
+        bytes_per_weight = 1 if rate else 4
+        has_kernel = target is not None and target.has_fma and not isinstance(right.owner, ir.Block)
+        if has_kernel and isinstance(op.results[0].type.element_type, ir.FloatType):
+            rate = min(_MAX_F32_MACS_PER_NS, of_bytes / _INT8_MACS_PER_F32_MAC)
         if op.name == "stablehlo.convolution":
             numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
             columns = int(right.type.shape[numbers.kernel_output_feature_dimension])
@@ -194,7 +203,7 @@ class _Estimate:
         else:
             _elements(left)
             summed = math.prod(int(left.type.shape[axis]) for axis in dot_axes(op)[0][0])
-        read = of_weight * (1 if rate else 4)
+        read = of_weight * bytes_per_weight
         return max(of_result * summed / (rate or _IREE_MACS_PER_NS), read / _WEIGHT_BYTES_PER_NS)
 
 
