@@ -121,8 +121,8 @@ def test_programs_with_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("name", "content", "arguments", "status", "message"),
     [
-        ("a.txt", "a", ("--prompt", "b"), 2, "--batch takes neither --prompt nor --draft"),
-        ("a.txt", "a", ("--draft", "ngram"), 2, "--batch takes neither --prompt nor --draft"),
+        ("a.txt", "a", ("--prompt", "b"), 2, "--batch takes no --prompt"),
+        ("a.txt", "a", ("--draft", "ngram"), 2, "--batch takes no --prompt"),
         ("a.txt", "", (), 1, "line 1 of '{}' has no prompt; remove the line"),
         ("a.txt", "a\n\nb\n", (), 1, "line 2 of '{}' has no prompt; remove the line"),
         ("a.jsonl", '"a"\n[1]\n', (), 1, "line 2 of '{}' is no JSON string"),

@@ -51,6 +51,11 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
     "call. The text is the same.",
 )
 @click.option(
+    "--prompt-cache",
+    metavar="FILE",
+    help="File of the prompt's keys and values: read for a prompt that starts alike, then written.",
+)
+@click.option(
     "--batch",
     metavar="FILE",
     help="Prompts in place of --prompt, a line each (.jsonl: a JSON string each); 8 texts are "
@@ -69,6 +74,7 @@ def command(
     system: str | None,
     max_tokens: int,
     draft: str | None,
+    prompt_cache: str | None,
     batch: str | None,
     emit: str | None,
     as_json: bool,
@@ -98,8 +104,8 @@ def command(
     if system is not None and not chat:
         raise UsageError("--system needs --chat")
     if batch is not None:
-        if prompt is not None or draft is not None:
-            raise UsageError("--batch takes neither --prompt nor --draft; remove the other option")
+        if prompt is not None or draft is not None or prompt_cache is not None:
+            raise UsageError("--batch takes no --prompt, --draft and --prompt-cache; remove these")
         from .generate_batch import generate_batch, read_prompts
 
         inputs = [_input_of(text, system, chat=chat) for text in read_prompts(batch)]
@@ -119,8 +125,11 @@ def command(
         loaded = load_model(model, progress, encode, steps=steps, **options)
         from ..models.generation import Generation
 
+        file = None
+        if prompt_cache is not None:
+            file = loaded.prompt_cache(prompt_cache, lambda line: say(f"note: {line}", err=True))
         generation = Generation(
-            loaded.text_session(),
+            loaded.text_session(file),
             loaded.tokenizer,
             tokens,
             sampling=sampling,
@@ -136,11 +145,12 @@ def command(
         generation.close()
     output = "".join(pieces)
     if as_json:
-        click.echo(json.dumps(_to_json(model, loaded, output, generation)))
+        reused = None if file is None else file.reused
+        click.echo(json.dumps(_to_json(model, loaded, output, generation, reused)))
     elif not output.endswith("\n"):
         click.echo()
     if not as_json:
-        say(_summary(generation), err=True)
+        say(_summary(generation, 0 if file is None else file.reused), err=True)
     if generation.statistics.end == "closed":
         click.get_current_context().exit(1)
 
@@ -201,7 +211,7 @@ ENDS = {
 }
 
 
-def _summary(generation: Generation) -> str:
+def _summary(generation: Generation, reused: int) -> str:
     from ..models.memory import peak_memory
 
     statistics, peak = generation.statistics, peak_memory()
@@ -212,14 +222,17 @@ def _summary(generation: Generation) -> str:
             f"; {drafts.accepted:,} of {counted(drafts.drafted, 'drafted token')} accepted in "
             f"{counted(drafts.calls, 'call')}"
         )
+    cached = f", {reused:,} of them from the prompt cache" if reused else ""
     return (
         f"{counted(statistics.prompt_tokens, 'token')} read ({statistics.prompt_rate:,.1f} a "
-        f"second), {statistics.tokens} written ({statistics.rate:,.1f} a second), "
+        f"second{cached}), {statistics.tokens} written ({statistics.rate:,.1f} a second), "
         f"{ENDS[statistics.end]}{drafted}{memory}"
     )
 
 
-def _to_json(model: str, loaded: Model, text: str, generation: Generation) -> dict[str, Any]:
+def _to_json(
+    model: str, loaded: Model, text: str, generation: Generation, reused: int | None
+) -> dict[str, Any]:
     from ..models.memory import peak_memory
 
     statistics, drafts = generation.statistics, generation.drafts
@@ -241,6 +254,7 @@ def _to_json(model: str, loaded: Model, text: str, generation: Generation) -> di
         "seconds": statistics.seconds,
         "tokens_per_second": statistics.rate,
         **draft_counts,
+        **({} if reused is None else {"reused_tokens": reused}),
         "peak_memory_bytes": peak_memory(),
         "kv_cache": loaded.kv_cache,
         "cache_bytes_per_token": loaded.cache_bytes_per_token,

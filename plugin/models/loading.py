@@ -30,6 +30,7 @@ from .chat import ChatTemplate, Message
 from .drafts import DraftedSession
 from .generation import Generation
 from .interface import MOST_CONTEXT, SCOPE, Shape, Steps
+from .prompt_cache import PromptCache
 from .sampling import Sampling
 from .session import Session, SessionBatch
 from .source import ModelSource, open_model
@@ -55,6 +56,7 @@ class Model:
         self.shape = shape
         self._executable: Executable | None = None  # until `load` returns
         self._archive: PinnedBlob | None = None
+        self._key = ""
 
     @property
     def context(self) -> int:
@@ -138,15 +140,24 @@ class Model:
         """Return a reader of several sessions at once, of a model with the steps ``batch``."""
         return SessionBatch(self.session)
 
-    def text_session(self) -> Session | DraftedSession:
+    def text_session(self, prompt_cache: PromptCache | None = None) -> Session | DraftedSession:
         """Start as `session`; with drafts if the model was loaded with the steps ``draft``."""
-        session = self.session()
+        session = self.session(prompt_cache)
         return DraftedSession(session) if self.shape.steps == "draft" else session
 
-    def session(self) -> Session:
+    def session(self, prompt_cache: PromptCache | None = None) -> Session:
         """Start with no tokens; sessions share the weights."""
         assert self._executable is not None
-        return Session(self._executable, self.configuration, self.shape)
+        return Session(self._executable, self.configuration, self.shape, prompt_cache)
+
+    def prompt_cache(
+        self, path: str | os.PathLike[str], notify: Progress | None = None
+    ) -> PromptCache:
+        """Return a file of keys and values of prompts, for `session` or `text_session`.
+
+        `notify` is called with a line if the file is of another model, for example.
+        """
+        return PromptCache(path, self._key, self.configuration, self.shape, notify)
 
     def logits(self, tokens: list[int]) -> Array:
         """Return the logits after each token, ``[T, vocabulary]``: see `Session.all_logits`."""
@@ -237,6 +248,7 @@ def _cached_or_compiled(
         weights={SCOPE: path},
         memo=cache,
     )
+    model._key = key.text
     with cache.found_or_reserved(key.text, notify) as result:
         if result is None:
             _compile(path, model, device, options, cache, key, notify)

@@ -8,20 +8,33 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from ..errors import UsageError, counted
-from ..numerics.element_types import Array
+from ..numerics.element_types import AnyArray, Array
 from ..runtime import DeviceArray, Executable
 from .configuration import Configuration
 from .interface import STEP_TOKENS, Shape, empty_caches
+from .prompt_cache import PromptCache
 
 _FIRST = 2
 """The number of the first argument that is a cache."""
 
 
 class Session:
-    """Sequence of tokens with its key-value cache, of a program of `subquant.models.module`."""
+    """Sequence of tokens with its key-value cache, of a program of `subquant.models.module`.
 
-    def __init__(self, executable: Executable, configuration: Configuration, shape: Shape) -> None:
+    Args:
+        prompt_cache: a file with the keys and values of prompts; they are read, and written, when
+            `prompt` appends the first tokens, which raises `PromptCache`'s errors.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        configuration: Configuration,
+        shape: Shape,
+        prompt_cache: PromptCache | None = None,
+    ) -> None:
         self._executable = executable
+        self._prompt_cache = prompt_cache
         self._configuration = configuration
         self._shape = shape
         self.reset()
@@ -63,8 +76,31 @@ class Session:
                 them. Nothing is read then.
         """
         checked = self._checked(tokens)
+        if self._prompt_cache is not None and not self._position:
+            return self._cached_prompt(self._prompt_cache, checked)
         name = "next" if len(checked) == 1 else "prompt"
         return np.asarray(self._read(name, np.array(checked, np.int32)))
+
+    def _cached_prompt(self, file: PromptCache, tokens: list[int]) -> Array:
+        """Read a prompt from the start, with the keys and values of a file, which is written."""
+        rows = file.load(tokens)
+        if rows:
+            self._restore(rows)
+        name = "next" if len(tokens) == 1 else "prompt"  # a rest of one token is a piece of prompts
+        logits = self._read(name, np.array(tokens[self._position :], np.int32))
+        assert self._caches is not None
+        file.save(tokens, map(np.asarray, self._caches))
+        return np.asarray(logits)
+
+    def _restore(self, rows: Sequence[AnyArray]) -> None:
+        """Begin with the first rows of each cache."""
+        empty = empty_caches(self._configuration, self._shape.rows, self._shape.kv_cache)
+        arrays = [np.array(each) for cache in empty for each in cache]
+        for array, own in zip(arrays, rows, strict=True):
+            array[: len(own)] = own
+        put = self._executable["next"].put
+        self._caches = [put(number, array) for number, array in enumerate(arrays, _FIRST)]
+        self._position = len(rows[0])
 
     def next(self, token: int) -> Array:
         """Read one token, otherwise as `prompt`."""

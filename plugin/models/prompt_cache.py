@@ -1,0 +1,194 @@
+"""Prompt cache: keys and values of a prompt in a file, for later prompts that start alike.
+
+::
+
+    8 bytes   magic number
+    8 bytes   length of the header, little endian
+    header    JSON: {"key": text, "tokens": [...], "arrays": [[shape, type], ...]}
+    arrays    the first rows of each cache, one for each token
+    32 bytes  BLAKE3 of everything before
+
+The key identifies model, options, versions and machine, as that of the compiled program does
+(`subquant.compiler.keys`). A file of another key, or a damaged one, is not used: the whole prompt
+is read, and the file is written anew. A file that is no prompt cache is refused, and stays.
+
+A prompt is read in pieces of 128 and of 16 tokens, and a token's keys and values depend, by
+roundings, on the piece that it is read in. So the tokens are reused up to the end of the last piece
+that both prompts have in common, and at least one piece is read: logits have the same bits with and
+without the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from ..core.files import write_atomically
+from ..errors import InputError
+from ..numerics.cache_formats import formats_of
+from ..numerics.element_types import AnyArray
+from .configuration import Configuration
+from .interface import Shape
+
+_MAGIC = b"SQPROMPT"
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class _Prefix:
+    """Tokens, and the rows of each cache, ``[tokens, kv_heads, row]``."""
+
+    tokens: list[int]
+    arrays: list[AnyArray]
+
+
+class PromptCache:
+    """File with the keys and values of a prompt.
+
+    Args:
+        path: the file; it may be missing.
+        key: the key of model and options.
+        notify: called with a line if a file is not used.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        key: str,
+        configuration: Configuration,
+        shape: Shape,
+        notify: Callable[[str], object] | None = None,
+    ) -> None:
+        self.reused = 0
+        """Tokens of the last prompt that were not read, because the file has them."""
+        self._path, self._key = Path(path), key
+        self._configuration, self._shape = configuration, shape
+        self._notify = notify or (lambda line: None)
+        self._stored: _Prefix | None = None
+
+    def load(self, tokens: Sequence[int]) -> list[AnyArray]:
+        """Return the first rows of each cache for a prompt; an empty list if none is reused.
+
+        Raises:
+            InputError: the file cannot be read, or is no prompt cache.
+        """
+        self._stored = self._read()
+        if self._stored is None:
+            return []
+        self.reused = reused_tokens(self._stored.tokens, tokens, self._shape.pieces)
+        return [array[: self.reused] for array in self._stored.arrays] if self.reused else []
+
+    def save(self, tokens: Sequence[int], caches: Iterator[AnyArray]) -> None:
+        """Write a prompt's keys and values, unless the file has just these.
+
+        Args:
+            tokens: the tokens of the prompt.
+            caches: keys and values of each block, with a row for each token or more.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        if self._stored is not None and self._stored.tokens == list(tokens):
+            return
+        arrays = [np.ascontiguousarray(cache[: len(tokens)]) for cache in caches]
+        header = json.dumps(
+            {
+                "key": self._key,
+                "tokens": list(tokens),
+                "arrays": [[each.shape, each.dtype.name] for each in arrays],
+            }
+        ).encode()
+        data = b"".join(
+            [
+                _MAGIC,
+                len(header).to_bytes(8, "little"),
+                header,
+                *(each.tobytes() for each in arrays),
+            ]
+        )
+        try:
+            write_atomically(self._path, data + blake3(data).digest())
+        except OSError as error:
+            raise InputError(f"cannot write '{self._path}': {error.strerror or error}") from None
+
+    def _read(self) -> _Prefix | None:
+        """Read the file; None if it is missing, damaged or of another key, with a remark."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InputError(f"cannot read '{self._path}': {error.strerror or error}") from None
+        if not data.startswith(_MAGIC):
+            raise InputError(
+                f"'{self._path}' is no prompt cache; give another name, or remove the file"
+            )
+        payload, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+        if blake3(payload).digest() != digest:
+            self._notify(f"the prompt cache '{self._path}' is damaged; it is written anew")
+            return None
+        start = len(_MAGIC) + 8
+        end = start + int.from_bytes(payload[len(_MAGIC) : start], "little")
+        header: dict[str, Any] = json.loads(payload[start:end])
+        if header["key"] != self._key:
+            self._notify(
+                f"the prompt cache '{self._path}' is of another model, version, machine or "
+                "options; it is written anew"
+            )
+            return None
+        return _Prefix(header["tokens"], self._arrays(header, payload[end:]))
+
+    def _arrays(self, header: dict[str, Any], data: bytes) -> list[AnyArray]:
+        """The arrays of a file with this program's key, which has this program's caches."""
+        configuration, count = self._configuration, len(header["tokens"])
+        arrays, offset = [], 0
+        for each in [*formats_of(self._shape.kv_cache)] * configuration.blocks:
+            shape = (count, configuration.kv_heads, each.row_length(configuration.size))
+            dtype = each.element.dtype
+            array = np.frombuffer(data, dtype, int(np.prod(shape)), offset)
+            arrays.append(array.reshape(shape))
+            offset += array.nbytes
+        return arrays
+
+
+def pieces_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield first token and size of each piece that a prompt is read in.
+
+    This is the rule of ``prompt`` in `subquant.models.module`.
+    """
+    start = 0
+    for size in sizes:
+        left = count - start
+        pieces = (2 * left + size) // (2 * size)
+        if size == sizes[-1]:
+            pieces = -(-left // size)
+        for number in range(pieces):
+            yield start + number * size, size
+        start = min(start + pieces * size, count)
+
+
+def reused_tokens(stored: Sequence[int], tokens: Sequence[int], sizes: Sequence[int]) -> int:
+    """Return how many tokens of a prompt have the keys and values of a stored prompt.
+
+    One token is read by another function, and none of its pieces is like those of prompts.
+    """
+    differing = (
+        n for n, pair in enumerate(zip(stored, tokens, strict=False)) if pair[0] != pair[1]
+    )
+    equal = next(differing, min(len(stored), len(tokens)))
+    reused = 0
+    if min(len(stored), len(tokens)) == 1:
+        return 0
+    for old, new in zip(pieces_of(len(stored), sizes), pieces_of(len(tokens), sizes), strict=False):
+        end = sum(new)
+        if old != new or end > equal or end >= len(tokens):
+            break
+        reused = end
+    return reused
