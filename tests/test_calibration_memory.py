@@ -25,10 +25,13 @@ from subquant.models.memory import peak_memory
 from subquant.models.source import open_model
 from subquant.weights.quantizing import WeightQuantization
 
-model, text, output, kind, method, threads = sys.argv[1:]
+model, text, output, kind, method, threads, table = sys.argv[1:]
 how = WeightQuantization(4)
 average = 4.5 if method == "auto" else None
-calibration = Calibration(method, calibration_tokens=1024, bits_average=average, requantize=True)
+calibration = Calibration(
+    method, calibration_tokens=1024, bits_average=average, requantize=True,
+    token_embedding_type=table or None,
+)
 source = open_model(model)
 texts = cut_texts(source, open(text).read(), calibration)
 before = peak_memory()
@@ -42,10 +45,11 @@ print(json.dumps([before, peak_memory(), bound]))
 
 
 def measure(
-    model: Path, text: Path, output: Path, kind: str, method: str, threads: int
+    model: Path, text: Path, output: Path, kind: str, method: str, threads: int, table: str = ""
 ) -> tuple[int, int, int]:
     """Quantize in a process: its peaks before and after, and the bound, in bytes."""
     command = [sys.executable, "-c", MEASURE, model, text, output, kind, method, str(threads)]
+    command.append(table)
     printed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     before, peak, bound = json.loads(printed)
     return before, peak, bound
@@ -75,13 +79,13 @@ def test_the_bound_holds(kind: str, method: str, threads: int, tmp_path: Path) -
 def test_the_table_of_embeddings_is_never_in_floats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows are gathered, logits are computed for a slice of the vocabulary, pages are released."""
+    """Rows are gathered and rounded by slices, as logits are computed; pages are released."""
     tokens = [*gguf_models._llama_tokens(), *((f"▁{n}", -1e4 - n) for n in range(1 << 17))]
     monkeypatch.setattr(gguf_models, "_llama_tokens", lambda: tokens)
     model, text = tmp_path / "model.gguf", tmp_path / "text.txt"
     TinyModel("gemma3", ("Q8_0",), blocks=1, context=256, tied=True).write(model)
     text.write_text("the sea is blue and the sky is blue " * 200)
-    before, peak, bound = measure(model, text, tmp_path / "q.gguf", "gguf", "gptq", 2)
+    before, peak, bound = measure(model, text, tmp_path / "q.gguf", "gguf", "gptq", 2, "Q4_0")
     assert peak <= bound
     assert peak - before < len(tokens) * 256 * 4
 

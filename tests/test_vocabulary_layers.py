@@ -142,3 +142,17 @@ def test_refused_types(text: Path) -> None:
     assert "has the type '6', expected 4 or 8 bits" in fail(
         2, *folder, "--output-tensor-type", "6", "-o", output
     )
+
+
+def test_a_width_that_blocks_do_not_divide(text: Path) -> None:
+    """The type of a table is llama.cpp's fallback, and a remark says so."""
+    path, output = text.with_name("model.gguf"), text.with_name("q.gguf")
+    TinyModel(**SMALL).write(path)  # type: ignore[arg-type]
+    types = ["--token-embedding-type", "q6_k", "--output-tensor-type", "8"]
+    printed = succeed("quantize", path, "--gguf-type", "Q4_0", *types, "-o", output, "--json")
+    assert json.loads(printed.stdout)["remarks"] == [
+        "tensor 'token_embd.weight' has a width that is no multiple of 256: Q8_0 in place of Q6_K"
+    ]
+    tensors = {each.name: each.tensor_type for each in gguf.GGUFReader(output).tensors}
+    for name in ("token_embd.weight", "output.weight"):
+        assert tensors[name] == gguf.GGMLQuantizationType.Q8_0

@@ -8,11 +8,12 @@ those of a rounding without a text; in a GGUF file, those of llama.cpp, bit for 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
+from ..core.mapped_files import mappings_of, release_pages
 from ..errors import UsageError
 from ..formats.checkpoints.compressed_writer import WRITTEN_BITS, packed_layer
 from ..formats.imatrix import ImportanceMatrix
@@ -24,7 +25,7 @@ from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
 from ..ops.layers import Embedding
 from ..weights.quantizing import LayerError, WeightQuantization, quantize_array
-from ..weights.theta import Theta
+from ..weights.theta import Dataset, Theta
 from .layer import Calibration, quantize_layer
 from .outputs import Output, gguf_type
 
@@ -149,16 +150,19 @@ def quantize_vocabulary_layer(
     importance = None
     if imatrix is not None and layer.name in imatrix.means:
         importance = imatrix.of(layer.name, tensor.shape[1])
-    slices: list[Any] = []
+    rows_of_planes: dict[str, Array] = {}
     noise = power = greatest = 0.0
+    start = 0
     for rows in _slices_of_rows(tensor):
         part, values = _quantized_rows(rows, how, output, importance)
-        slices.append(part)
+        for name, plane in _planes(part).items():
+            _set_rows(rows_of_planes, name, tensor.shape[0], start, plane)
+        start += len(rows)
         difference = values.astype(np.float64) - rows
         noise += float(np.square(difference).sum())
         power += float(np.square(rows, dtype=np.float64).sum())
         greatest = max(greatest, float(np.abs(difference).max()))
-    joined = _joined(slices, tensor, how)
+    joined = _joined(part, rows_of_planes, tensor, how)
     elements = math.prod(tensor.shape)
     error = LayerError(
         tensor.name,
@@ -170,14 +174,38 @@ def quantize_vocabulary_layer(
     return joined, error
 
 
+def replaced_types(dataset: Dataset, calibration: Calibration) -> list[str]:
+    """Return remarks on tables of a GGUF file whose width blocks of their type do not divide."""
+    types = {
+        _EMBEDDINGS: calibration.token_embedding_type,
+        _OUTPUT: calibration.output_tensor_type,
+    }
+    tensors = dataset.theta.flatten()
+    return [
+        f"tensor '{name}' has a width that is no multiple of 256: {tensor.ggml_type} in place of "
+        f"{chosen_type.upper()}"
+        for name, chosen_type in types.items()
+        if chosen_type is not None
+        and isinstance(tensor := tensors.get(name), GgmlTensor)
+        and not chosen_type.isdecimal()
+        and tensor.ggml_type != chosen_type.upper()
+    ]
+
+
+_Part = GgmlTensor | PlanarQuantizedTensor | dict[str, Array]
+"""Quantized rows: for a folder, their integers, scales and zero points."""
+
+
 def _quantized_rows(
     rows: Array, how: WeightQuantization, output: Output, importance: Array | None
-) -> tuple[Any, Array]:
-    """Return rows as `_joined` takes them, and their values."""
+) -> tuple[_Part, Array]:
+    """Return quantized rows, and their values."""
     if output == "checkpoint":
         integers, grid = quantize_layer(rows, None, how, "round")
-        return grid.stored(integers), grid.dequantize(integers)
-    part: QuantizedTensor
+        stored, scales, zeros = grid.stored(integers)
+        planes = {"qs": stored, "d": scales}
+        return planes | ({} if zeros is None else {"z": zeros}), grid.dequantize(integers)
+    part: GgmlTensor | PlanarQuantizedTensor
     if output == "gguf":
         assert how.gguf_type is not None  # `_quantization`
         part = quantize_blocks(rows, how.gguf_type, importance)
@@ -187,34 +215,40 @@ def _quantized_rows(
 
 
 def _slices_of_rows(tensor: InferenceTensor) -> Iterator[Array]:
-    """Return float32 ``[rows, width]`` of the rows of a table, in their order."""
+    """Yield float32 ``[rows, width]`` of the rows of a table, in their order."""
     rows, depth = tensor.shape
     table = Embedding(Theta({"weight": tensor}))
     step = max(1, _ELEMENTS_AT_ONCE // depth)
     for start in range(0, rows, step):
         tokens = np.arange(start, min(start + step, rows), dtype=np.int32)
         yield np.asarray(table(tokens)).astype(np.float32)
+        release_pages(mappings_of(tensor.stored_arrays))
+
+
+def _planes(part: _Part) -> dict[str, Array]:
+    """Return the arrays of quantized rows, whose first axis is that of the rows."""
+    if isinstance(part, GgmlTensor):
+        return {"raw": part.raw.reshape((part.shape[0], -1))}
+    return part if isinstance(part, dict) else part.layout.planes
+
+
+def _set_rows(planes: dict[str, Array], name: str, count: int, start: int, rows: Array) -> None:
+    """Write rows of a plane with `count` of them, which is allocated for the first ones."""
+    if name not in planes:
+        planes[name] = np.empty((count, *rows.shape[1:]), rows.dtype)
+    elif planes[name].dtype != rows.dtype:  # scales of float16, and now of float32
+        planes[name] = planes[name].astype(np.promote_types(planes[name].dtype, rows.dtype))
+    planes[name][start : start + len(rows)] = rows
 
 
 def _joined(
-    slices: Sequence[Any], tensor: InferenceTensor, how: WeightQuantization
+    part: _Part, planes: dict[str, Array], tensor: InferenceTensor, how: WeightQuantization
 ) -> QuantizedTensor:
-    """Return one tensor of slices of its rows."""
-    first, shape, name = slices[0], tensor.shape, tensor.name
-    if isinstance(first, tuple):
-        integers, scales, zeros = (
-            None if each[0] is None else np.concatenate(each) for each in zip(*slices, strict=True)
-        )
-        assert integers is not None
-        assert scales is not None
-        return packed_layer(name, integers, scales, zeros, how.bits)
-    if isinstance(first, GgmlTensor):
-        return GgmlTensor(
-            np.concatenate([each.raw for each in slices]), first.ggml_type, shape, name
-        )
-    layouts = [each.unpack() for each in slices]
-    planes = {
-        plane: np.concatenate([layout.planes[plane] for layout in layouts])
-        for plane in layouts[0].planes
-    }
-    return PlanarQuantizedTensor(type(layouts[0])(shape, planes, layouts[0].metadata), name)
+    """Return the tensor of all rows, of the format of some of them."""
+    if isinstance(part, GgmlTensor):
+        raw = planes["raw"].reshape(-1)
+        return GgmlTensor(raw, part.ggml_type, tensor.shape, tensor.name)
+    if isinstance(part, dict):
+        return packed_layer(tensor.name, planes["qs"], planes["d"], planes.get("z"), how.bits)
+    layout = type(part.layout)(tensor.shape, planes, part.layout.metadata)
+    return PlanarQuantizedTensor(layout, tensor.name)

@@ -196,6 +196,7 @@ def _save(
     progress: Progress,
 ) -> _Quantized:
     """Write the quantized tensors, and return their report."""
+    from ..calibration import vocabulary_layers
     from ..calibration.outputs import most_common_type, replaced_types, save
 
     how, is_mixed = job.how, job.calibration.bits_average is not None
@@ -208,6 +209,7 @@ def _save(
     )  # fmt: skip
     names = [error.name for error in errors]
     remarks = [] if is_mixed else replaced_types(dataset, how, names)
+    remarks += vocabulary_layers.replaced_types(dataset, job.calibration)
     remarks += [
         f"tensor '{error.name}': {error.experts_without_tokens} of "
         f"{counted(error.shape[0], 'expert')} had no token of the text, and are rounded without it"
