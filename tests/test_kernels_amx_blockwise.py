@@ -90,6 +90,41 @@ def test_results_equal_the_specification_to_the_bit(
     check((rows, depth, columns, block, storage), zeros=zeros, offsets=offsets)
 
 
+def with_f16_scales(rows, depth, columns, block, storage):
+    """The program with scales of f16."""
+    text = program(rows, depth, columns, block, storage)
+    return text.replace(
+        f"tensor<{depth // block}x{columns}xf32>", f"tensor<{depth // block}x{columns}xf16>"
+    )
+
+
+@needs_amx
+@pytest.mark.parametrize(
+    "case", [(17, 512, 70, 32, "i4"), (20, 512, 48, 256, "i8"), (12, 1024, 40, 128, "u6")], ids=str
+)
+def test_scales_of_f16_take_no_conversion_of_integers(case):
+    """The greatest dot products, of either sign, and small ones are exact."""
+    x, q, scales = arrays(*case)
+    scales = scales.astype(np.float16)
+    x[0] = 127
+    x[1] = -127
+    q[:, 0], q[:, 1] = q.min(), q.max()
+    expected = specified(x, q, scales.astype(np.float32), case[3])
+    actual = main_of(with_f16_scales(*case), **OPTIONS)(x, q, scales)
+    np.testing.assert_array_equal(actual.view(np.int32), expected.view(np.int32))
+
+
+@needs_amx
+def test_an_infinite_scale_gives_nan():
+    case = (17, 512, 70, 32, "i4")
+    x, q, scales = arrays(*case)
+    scales = scales.astype(np.float16)
+    scales[3, 5] = np.inf
+    actual = main_of(with_f16_scales(*case), **OPTIONS)(x, q, scales)
+    assert np.isnan(actual[:, 5]).all()
+    assert np.isfinite(np.delete(actual, 5, 1)).all()
+
+
 @needs_amx
 def test_integers_less_zero_points_that_exceed_a_byte_are_multiplied_without_tiles():
     check((16, 256, 80, 32, "u8"), zeros=True)

@@ -44,7 +44,7 @@ from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, I8, I32, I64
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
-from .amx_blockwise_plan import AmxBlockwisePlan
+from .amx_blockwise_plan import MAGIC, AmxBlockwisePlan
 from .amx_plan import TILE_ROW_BYTES
 from .blockwise_tile import BlockwiseOperands, BlockwiseTile, TileNumber, index_plus
 from .weight_reader import BlockColumns, BlockIndex, SignedPanel, WeightReader
@@ -92,6 +92,16 @@ class _UnitTile(BlockwiseTile):
 
     def _columns(self, vector: int, block: BlockIndex) -> BlockColumns:
         return BlockColumns(constant_index(0), block, self.column, self.tiles.lanes)
+
+    def _scaled(self, dot: ArrayLike, scale: ArrayLike) -> ArrayLike:
+        """Dot products times scales, rounded once.
+
+        ``(MAGIC + dot) * scale - MAGIC * scale`` is one FMA. An infinite scale gives NaN.
+        """
+        if not self.plan.adds_to_magic:
+            return super()._scaled(dot, scale)
+        floats = bitcast(dot + int(np.float32(MAGIC).view(np.int32)), F32)
+        return self.target.fma(floats, scale, scale * -MAGIC)
 
     def _row_scale(self, row: Value, block_number: Value) -> ArrayLike:
         index = self.plan.first_row_scale + self.rows.index(row)

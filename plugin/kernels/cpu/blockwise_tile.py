@@ -237,7 +237,7 @@ class BlockwiseTile:
             row_scales[row] = self._row_scale(row, block_number)
         totals = [
             self.target.fma(
-                convert(dot, F32) * scales[vector], broadcast(row_scales[row], lanes), accumulator
+                self._scaled(dot, scales[vector]), broadcast(row_scales[row], lanes), accumulator
             )
             for (row, vector), dot, accumulator in zip(
                 self.positions, dots, accumulators, strict=True
@@ -253,6 +253,10 @@ class BlockwiseTile:
             self.target.fma(offsets[vector], row_sums[row], accumulator)
             for (row, vector), accumulator in zip(self.positions, totals, strict=True)
         ]
+
+    def _scaled(self, dot: ArrayLike, scale: ArrayLike) -> ArrayLike:
+        """Dot products, i32, times scales, rounded to f32 once."""
+        return convert(dot, F32) * scale
 
     def _row_scale(self, row: Value, block_number: Value) -> ArrayLike:
         """The scale of a block of a row, f32."""
