@@ -55,6 +55,7 @@ DEPTHWISE = {
     "one window": ((1, 9, 9, 480), (9, 9, 1, 480), {}),
     "one row of taps": ((1, 9, 40, 16), (1, 7, 1, 16), {"padding": (0, 3)}),
     "one column of taps": ((1, 40, 9, 16), (7, 1, 1, 16), {"padding": (3, 0)}),
+    "one column of pixels": ((2, 40, 1, 32), (5, 1, 1, 32), {"padding": (2, 0), "strides": (2, 1)}),
     "one position": ((1, 29, 40, 96), (1, 1, 1, 96), {"strides": (2, 1)}),
     "apart": ((1, 16, 18, 32), (3, 2, 1, 32), {"dilations": (2, 3), "padding": (0, 2)}),
     "apart and steps": ((1, 25, 29, 40), (3, 3, 1, 40),

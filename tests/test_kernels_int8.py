@@ -32,6 +32,7 @@ CONVOLUTIONS = {
     "strided pixels": ((1, 17, 9, 20), (1, 1, 20, 70), {"strides": (3, 2)}),
     "few columns": ((2, 9, 11, 140), (1, 1, 140, 13), {"strides": (1, 2)}),
     "one pixel": ((1, 4, 4, 40), (4, 4, 40, 100), {}),
+    "one column of pixels": ((2, 30, 1, 16), (5, 1, 16, 24), {"padding": (2, 0)}),
     "images": ((3, 9, 6, 12), (3, 3, 12, 17), {"strides": (2, 1), "padding": (0, 1)}),
     "ragged channels and padding": ((2, 9, 8, 67), (3, 3, 67, 9), {"padding": (1, 2)}),
     "shared": ((2, 24, 30, 32), (3, 3, 32, 48), {"padding": (1, 1)}),
