@@ -48,7 +48,7 @@ from ...dialects.attention import Attention
 from ...dialects.block_contraction import BlockContraction
 from ...dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE
 from ...emit import operation
-from ...emit.constant_values import erase_unused, is_invariant
+from ...emit.constant_values import erase_unused
 from ...emit.parameters import ModuleGlobals, ParameterStore
 from ...errors import Remark, UsageError, expected_name
 from ...kernels.cpu.blockwise_gemm import BlockwiseGemm
@@ -63,7 +63,7 @@ from ...kernels.select.attention import call_attention
 from ...kernels.select.blockwise import BlockwiseMatch, call_blockwise
 from ...kernels.select.call_int8 import call_int8
 from ...kernels.select.chosen_matrices import match_chosen_matrices, match_chosen_weight
-from ...kernels.select.conv_match import MIN_MACS, ConvMatch
+from ...kernels.select.conv_match import MIN_MACS
 from ...kernels.select.dynamic_m import DynamicMMatch, call_dynamic_m
 from ...kernels.select.float_conv import FloatConvMatch, call_float_conv
 from ...kernels.select.float_weight import match_float_weight
@@ -80,9 +80,8 @@ from ..base import UNCHANGED, ModulePass, is_public, named, producer_named
 from ..quantization.math.contraction import Contraction
 from ..quantization.math.differences import raise_differences
 from ..quantization.math.zero_points import correct_zero_points
-from .drop_unit_axes import drop_unit_axis
+from .normalize_convolutions import normalize_convolutions
 from .prepack_arguments import clone_for_prepacking, is_computed_from_argument
-from .split_output_phases import split_output_phases
 
 _INT8 = ("stablehlo.dot_general", "stablehlo.convolution")
 _ZERO_POINT_SUBTRACTION = {
@@ -154,11 +153,7 @@ class _Selection:
         for op in named(module, ["stablehlo.dot"]):
             _generalize_dot(op)
         if not self._is_gpu:
-            for op in named(module, ["stablehlo.convolution"]):
-                self._drop_unit_axis(op)
-        if not self._is_gpu and self._target.has_fma:
-            for op in named(module, ["stablehlo.convolution"]):
-                self._split_output_phases(op)
+            normalize_convolutions(module, self._target, self._module_globals, self._min_macs)
         int8 = [] if self._is_gpu else named(module, _INT8)
         if options.fuse_below_macs and not all(
             isinstance(Int8Match.of_shape(op), MatchFailure) for op in int8
@@ -352,36 +347,6 @@ class _Selection:
         )
         value = call_int8(match, self._kernels, result.type, self._target, epilogue)
         return value, epilogue
-
-    def _drop_unit_axis(self, op: Operation) -> None:
-        """Remove an axis of size 1 from a convolution with a constant weight that has a kernel."""
-        is_integer = isinstance(op.results[0].type.element_type, ir.IntegerType)
-        match: ConvMatch | MatchFailure = (
-            Int8Match.of_shape(op, self._min_macs)
-            if is_integer
-            else FloatConvMatch.of(op, self._target, self._module_globals)
-        )
-        is_constant = is_invariant(op.operands[1], self._module_globals)
-        if isinstance(match, MatchFailure) or not is_constant:
-            return
-        with ir.InsertionPoint(op), op.location:
-            convolution = drop_unit_axis(op)
-        if convolution is not None:
-            [reshape] = [use.owner.operation for use in op.results[0].uses]
-            operands = list(op.operands)
-            reshape.erase()
-            op.erase()
-            erase_unused(*operands)
-
-    def _split_output_phases(self, op: Operation) -> None:
-        """Replace a transposed convolution of floats by one that has a kernel."""
-        with ir.InsertionPoint(op), op.location:
-            value = split_output_phases(op, self._module_globals)
-        if value is not None:
-            operands = list(op.operands)
-            op.results[0].replace_all_uses_with(value)
-            op.erase()
-            erase_unused(*operands)
 
     def _used_instructions(self, op: Operation) -> str:
         """Return the name of the instruction set that a contraction's kernel uses."""
