@@ -14,7 +14,7 @@ import numpy as np
 from ...compiler.parameter_archive import program_archive
 from ...compiler.pipeline import UpstreamPass, run_pipeline
 from ...compiler.reading import parse_bytecode, parse_bytes
-from ...core._mlir import Value, in_context_of, ir, skip_operation_classes
+from ...core._mlir import Operation, Value, in_context_of, ir, skip_operation_classes
 from ...core.files import read_input
 from ...dialects import create_context
 from ...dialects.stablehlo import DEQUANTIZE
@@ -24,6 +24,7 @@ from ...errors import UsageError
 from ...importers.options import ImportOptions
 from ...isolation.child import ReportStep
 from ...isolation.limits import time_limit
+from ...numerics.element_types import Array
 from ...numerics.parameters import QuantizationParameters
 from ...transforms.base import ModulePass
 from ...transforms.quantization.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
@@ -91,9 +92,8 @@ def quantize(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -
         plan = plan_of(module.operation, arguments["select"], static=static)
         parameters = [parameters_of_range(*each) for each in arguments["ranges"]]
         moments = {} if static else _moments(plan, arguments["tokens"], blobs[1:])
-        if static:
-            _correct_biases(plan, blobs[1:])
-        reasons = _quantize_layers(plan, parameters, moments, arguments)
+        means = _means_of(plan, blobs[1:]) if static else {}
+        reasons = _quantize_layers(plan, parameters, moments, means, arguments)
         ends = [value for _, _, value in plan.reported]
         if static:
             dequantized = quantize_values(plan, parameters)
@@ -151,26 +151,26 @@ def _means(plan: Plan) -> list[tuple[int, list[int]]]:
     return [(numbers[layer.op.operands[0]], input_axes(layer)) for layer in layers]
 
 
-def _correct_biases(plan: Plan, means: Sequence[bytes]) -> None:
-    """Correct the biases by mean inputs, whose order is that of `_means`."""
+def _means_of(plan: Plan, means: Sequence[bytes]) -> dict[Operation, Array]:
+    """Return the mean inputs of layers with a bias, whose order is that of `_means`."""
     module_globals = ModuleGlobals(plan.function.operation.parent.operation)
     layers = corrected_layers(plan, module_globals)
-    for layer, data in zip(layers, means, strict=True):
-        weight = constant_elements(layer.op.operands[1], module_globals)
-        assert weight is not None  # `_why_float`
-        shape = [int(layer.op.operands[0].type.shape[axis]) for axis in input_axes(layer)]
-        mean = np.frombuffer(data, np.float64).reshape(shape)
-        quantized = quantize_per_channel(weight, layer.weight_axis)
-        correct_bias(layer, weight, quantized, mean, module_globals)
+    return {
+        layer.op: np.frombuffer(data, np.float64).reshape(
+            [int(layer.op.operands[0].type.shape[axis]) for axis in input_axes(layer)]
+        )
+        for layer, data in zip(layers, means, strict=True)
+    }
 
 
 def _quantize_layers(
     plan: Plan,
     parameters: Sequence[QuantizationParameters],
     moments: Mapping[Value, InputMoments],
+    means: Mapping[Operation, Array],
     arguments: dict[str, Any],
 ) -> dict[str, str]:
-    """Quantize the weights of the layers; return the reasons of float layers."""
+    """Quantize weights, and correct biases; return the reasons of layers that stay float."""
     parameters_of = {
         value: each
         for group, each in zip(plan.groups, parameters, strict=bool(parameters))
@@ -184,6 +184,8 @@ def _quantize_layers(
         assert weight is not None  # `_why_float`
         if arguments["static"]:
             quantized = quantize_per_channel(weight, layer.weight_axis)
+            if layer.op in means:
+                correct_bias(layer, weight, quantized, means[layer.op], module_globals)
             quantize_weight(layer, quantized, DEQUANTIZE)
             if layer.end not in parameters_of:
                 dequantize_accumulators(layer, parameters_of[layer.op.operands[0]], quantized)
