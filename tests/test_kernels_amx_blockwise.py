@@ -176,3 +176,14 @@ def test_tiles_are_used_from_9_rows_on(rows, cpu, uses_tiles, tmp_path):
     actual = counted((rows, 512, 64, 32), tmp_path, cpu)
     assert actual["vpdpbusd"]
     assert bool(actual["tdpbssd"]) == bool(actual["syscall"]) == uses_tiles
+
+
+@pytest.mark.parametrize(("rows", "instructions"), [(16, "amx"), (4, "avx512vnni")])
+def test_remarks_name_the_instructions(rows, instructions):
+    remarks = []
+    options = CompileOptions(
+        **OPTIONS, target_cpu="sapphirerapids", fuse_below_macs=0, explain=True
+    )
+    compile_to_bytes(program(rows, 512, 64, 32), options, emit="mlir", on_remark=remarks.append)
+    messages = [each.message for each in remarks]
+    assert f"is computed by a kernel ({instructions})" in messages
