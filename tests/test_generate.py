@@ -21,7 +21,7 @@ from click.testing import Result
 
 import command_line
 from gguf_models import SMALL, TinyModel
-from subquant.commands import generate as generate_command
+from subquant.commands import console
 from subquant.errors import ExecutionError, UnsupportedError
 from subquant.formats.gguf import read_gguf
 from subquant.models import Session, load, packaged
@@ -215,12 +215,12 @@ def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> Non
 
 
 def test_a_terminal_obeys_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate_command, "sys", SimpleNamespace(stdout=sys.stdout))
+    monkeypatch.setattr(console, "sys", SimpleNamespace(stdout=sys.stdout))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     text = "a\x1b[31m\tö\n\x07👩\u200d👧"
-    assert generate_command.without_controls(text) == "a\\x1b[31m\tö\n\\x07👩\u200d👧"
+    assert console.without_controls(text) == "a\\x1b[31m\tö\n\\x07👩\u200d👧"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
-    assert generate_command.without_controls("a\x1b") == "a\x1b"
+    assert console.without_controls("a\x1b") == "a\x1b"
 
 
 # -- how it ends -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ import click
 
 from ..core.files import read_input, read_stream, reproducer_name, write_atomically, writing
 from ..errors import InputError, Remark, SubquantError, printable
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters of terminals, without line breaks and tabs."""
 
 
 def open_standard_streams() -> None:
@@ -63,6 +67,13 @@ def report_error(error: SubquantError) -> None:
 def say(text: str, *, err: bool = False) -> None:
     """Print text with names of files, tensors or functions; control characters are escaped."""
     click.echo(printable(text, keep="\n"), err=err)
+
+
+def without_controls(text: str) -> str:
+    """Return text, with control characters escaped if it goes to a terminal."""
+    if not sys.stdout.isatty():
+        return text
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 @contextlib.contextmanager

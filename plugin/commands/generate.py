@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +12,13 @@ from click.core import ParameterSource
 from ..core.files import writing
 from ..errors import UsageError, counted
 from ..models.sampling import Sampling
-from .console import say, show_progress
+from .console import say, show_progress, without_controls
 from .language_model import find_model, load_model, model_options, read_text
 from .shared_options import json_option, options_of, pop_values
 
 if TYPE_CHECKING:
     from ..models.generation import Generation
     from ..models.loading import Model
-
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters of terminals, without line breaks and tabs."""
 
 
 @click.command("generate")
@@ -194,13 +189,6 @@ def _emit(model: str, emit: str, **options: Any) -> None:
         emit_model(path, module, archive, progress=progress, **options)
     for file in (module, archive):
         say(f"wrote {file} ({file.stat().st_size:,} bytes)", err=True)
-
-
-def without_controls(text: str) -> str:
-    """Return text, with control characters escaped if it goes to a terminal."""
-    if not sys.stdout.isatty():
-        return text
-    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 ENDS = {

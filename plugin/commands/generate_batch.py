@@ -11,7 +11,7 @@ import click
 
 from ..errors import InputError, UsageError, counted
 from ..models.sampling import Sampling
-from .console import say, show_progress
+from .console import say, show_progress, without_controls
 from .language_model import load_model, read_text
 
 if TYPE_CHECKING:
@@ -114,7 +114,6 @@ def generate_batch(
 
 
 def _show(text: BatchedText) -> None:
-    from .generate import without_controls
 
     click.echo(f"[{text.number + 1}] {without_controls(text.text)}")
 
