@@ -127,8 +127,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     devices.starts(item)
 
 
-_MIN_COMPILED_CASES = 2
-"""The cases of a compiled test that the short suite keeps at least."""
+_COMPILED_SHARE = 5
+"""The short suite runs one case of this many of a test that compiles."""
 
 
 def _compiles(item: pytest.Item) -> bool:
@@ -142,8 +142,8 @@ def _compiles(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one case of N, at least one, of a test with the mark ``share(N)``, as `_spread` chooses.
 
-    A test without the mark that compiles keeps a fifth, at least `_MIN_COMPILED_CASES`: the
-    compilations are half of the suite's time. The long suite keeps all.
+    The compilations are half of the suite's time, so N is `_COMPILED_SHARE` for a test without the
+    mark that compiles. The long suite keeps all.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items if not LONG else []:
@@ -152,11 +152,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     dropped: set[pytest.Item] = set()
     for group in cases.values():
         mark = group[0].get_closest_marker("share")
-        if mark is not None:
-            count = -(-len(group) // mark.args[0])
-        else:
-            count = min(max(-(-len(group) // 5), _MIN_COMPILED_CASES), len(group))
-        dropped.update(set(group) - set(_spread(group, count)))
+        share = _COMPILED_SHARE if mark is None else mark.args[0]
+        dropped.update(set(group) - set(_spread(group, -(-len(group) // share))))
     if dropped:
         config.hook.pytest_deselected(items=list(dropped))
         items[:] = [item for item in items if item not in dropped]

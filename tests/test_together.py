@@ -38,6 +38,12 @@ func.func @main(%x: tensor<4xi32>) -> tensor<4xi32> {{
 X = np.arange(4, dtype=np.int32)
 
 
+@pytest.fixture(autouse=True)
+def without_requested_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program has the name of another test's case."""
+    monkeypatch.setattr("together.requested", set())
+
+
 def test_each_program_has_its_name(cpu: Device) -> None:
     together = Together({"one": adds(1), "ten": f"module {{{adds(10)}\n}}"})
     for name, number in (("ten", 10), ("one", 1)):
