@@ -64,6 +64,7 @@ def measure(
         ("gguf", "gptq", 2),
     ],
 )
+@pytest.mark.share(3)
 def test_the_bound_holds(kind: str, method: str, threads: int, tmp_path: Path) -> None:
     """A layer of 1,536 inputs, whose moments take more memory than its weight."""
     model, text = tmp_path / "model.gguf", tmp_path / "text.txt"

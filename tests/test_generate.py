@@ -137,6 +137,7 @@ def test_the_same_in_python(model: Path) -> None:
 
 
 @pytest.mark.parametrize("temperature", ["0", "0.5"])
+@pytest.mark.share(2)
 def test_a_text_with_drafts_is_that_without(model: Path, temperature: str) -> None:
     arguments = ("generate", "--model", model, "--prompt", "one two one two one two", "--json")
     options = ("--max-tokens", "40", "--seed", "7", "--temperature", temperature)
