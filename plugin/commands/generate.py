@@ -191,7 +191,7 @@ def _emit(model: str, emit: str, **options: Any) -> None:
         say(f"wrote {file} ({file.stat().st_size:,} bytes)", err=True)
 
 
-ENDS = {
+_ENDS = {
     "end token": "ended by the model",
     "max tokens": "ended by --max-tokens",
     "context": "ended by the context",
@@ -214,7 +214,7 @@ def _summary(generation: Generation, reused: int) -> str:
     return (
         f"{counted(statistics.prompt_tokens, 'token')} read ({statistics.prompt_rate:,.1f} a "
         f"second{cached}), {statistics.tokens} written ({statistics.rate:,.1f} a second), "
-        f"{ENDS[statistics.end]}{drafted}{memory}"
+        f"{_ENDS[statistics.end]}{drafted}{memory}"
     )
 
 

@@ -114,7 +114,6 @@ def generate_batch(
 
 
 def _show(text: BatchedText) -> None:
-
     click.echo(f"[{text.number + 1}] {without_controls(text.text)}")
 
 

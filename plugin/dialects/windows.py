@@ -61,6 +61,15 @@ def window_padding(op: Operation, count: int) -> Array:
     return padding
 
 
+def pad_amounts(op: Operation) -> tuple[Array, Array, Array]:
+    """The low, high and interior padding of each axis of a ``pad``."""
+    low, high, interior = (
+        np.array(op.attributes[name], np.int64)
+        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+    )
+    return low, high, interior
+
+
 def edge_padding(extent: int, before: int, after: int) -> tuple[int, int]:
     """The padding of an axis, which cuts at most all there is: then no window fits."""
     return (0, -extent) if extent + before + after <= 0 else (before, after)

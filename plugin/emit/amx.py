@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core._mlir import Value, ir
+from ..numerics.array_functions import convert
 from ..numerics.element_types import I64
 from .operation import create, index_type, mlir_type, value
 from .values import ArrayLike, Scalars, scalar
@@ -116,6 +117,16 @@ def request_permission() -> ArrayLike:
     operands = [Scalars().known(number, I64).value for number in numbers]
     [answer] = _assembly(["syscall"], constraints, operands, [mlir_type(I64)])
     return scalar(answer, I64) == 0
+
+
+def i64_of(index: ArrayLike) -> ArrayLike:
+    """An index as i64."""
+    return convert(index, I64)
+
+
+def i64_constant(number: int) -> ArrayLike:
+    """A constant of i64."""
+    return Scalars().known(number, I64)
 
 
 def address(memory: Value) -> ArrayLike:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
-from ...dialects.windows import dot_axes, window_padding
+from ...dialects.windows import dot_axes, pad_amounts, window_padding
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import constant_elements, is_constant
 from ...emit.operation import producer_named, value, with_shape
@@ -141,10 +141,7 @@ def _fold_padding(op: Operation, module_globals: ModuleGlobals) -> None:
     if pad is None:
         return
     fill = constant_elements(pad.operands[1], module_globals)
-    low, high, interior = (
-        np.array(pad.attributes[name])
-        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
-    )
+    low, high, interior = pad_amounts(pad)
     spatial = _spatial_axes(op)
     unpadded = [axis for axis in range(len(low)) if axis not in spatial]
     if fill is None or fill.item() != 0 or interior.any() or min(*low, *high) < 0:

@@ -23,8 +23,16 @@ from typing import NamedTuple
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import ArrayLike, Scalars, scalar
-from ...emit.amx import AmxAssembly, TileMemory, address, request_permission, tile_configuration
+from ...emit import ArrayLike, scalar
+from ...emit.amx import (
+    AmxAssembly,
+    TileMemory,
+    address,
+    i64_constant,
+    i64_of,
+    request_permission,
+    tile_configuration,
+)
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
     Vectors,
@@ -41,7 +49,7 @@ from ...emit.vectors import (
     when,
 )
 from ...numerics.array_functions import bits_of, convert
-from ...numerics.element_types import F32, I8, I32, I64
+from ...numerics.element_types import F32, I8, I32
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
 from .amx_blockwise_plan import MAGIC, AmxBlockwisePlan
@@ -259,8 +267,8 @@ class _PanelProduct:
         row = self._nest.first_row + self._nest.row_of(activation_tile)
         k = (self._first_block + block) * tiles.block_size
         return _Unit(
-            self._activations + _i64(row * plan.activation_row_bytes + k),
-            self._weight + _i64(block * (tiles.block_size * tiles.nr) + column * 4),
+            self._activations + i64_of(row * plan.activation_row_bytes + k),
+            self._weight + i64_of(block * (tiles.block_size * tiles.nr) + column * 4),
             row,
             quotient(number, plan.units_per_panel) * plan.rows_per_tile,
             column,
@@ -338,7 +346,7 @@ class _PanelProduct:
         """Multiply a block of a unit."""
         plan, tiles = self._plan, self._plan.tiles
         activation_stride, weight_stride = (
-            _constant(size) for size in (plan.activation_row_bytes, tiles.nr * 4)
+            i64_constant(size) for size in (plan.activation_row_bytes, tiles.nr * 4)
         )
         assembly, register = AmxAssembly(), plan.register(block)
         assembly.clear(register)
@@ -354,14 +362,6 @@ class _PanelProduct:
         """Store the dot products of a block of a unit."""
         assembly, register = AmxAssembly(), self._plan.register(block)
         offset = register * self._plan.rows_per_tile * TILE_ROW_BYTES
-        memory = TileMemory(address(self._nest.dots), _constant(TILE_ROW_BYTES), offset)
+        memory = TileMemory(address(self._nest.dots), i64_constant(TILE_ROW_BYTES), offset)
         assembly.store(register, memory)
         assembly.emit()
-
-
-def _constant(number: int) -> ArrayLike:
-    return Scalars().known(number, I64)
-
-
-def _i64(index: ArrayLike) -> ArrayLike:
-    return convert(index, I64)

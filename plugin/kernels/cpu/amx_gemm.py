@@ -26,8 +26,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import ArrayLike, Scalars, scalar
-from ...emit.amx import AmxAssembly, TileMemory, address, request_permission, tile_configuration
+from ...emit import ArrayLike, scalar
+from ...emit.amx import (
+    AmxAssembly,
+    TileMemory,
+    address,
+    i64_constant,
+    i64_of,
+    request_permission,
+    tile_configuration,
+)
 from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
@@ -42,8 +50,7 @@ from ...emit.vectors import (
     store,
     when,
 )
-from ...numerics.array_functions import convert
-from ...numerics.element_types import I8, I32, I64, U8
+from ...numerics.element_types import I8, I32, U8
 from ..epilogue.fused_epilogue import epilogue_bindings
 from ..isa.base import Accumulator
 from ..kernel import Binding, Kernel
@@ -201,14 +208,17 @@ class _Workgroup:
         """Add the products of a piece of K to the accumulators."""
         gemm, tiles, size = self.gemm, self.gemm.tiles, self.gemm.runs.piece
         vectors, nr, cache_lines = tiles.vectors, tiles.nr, gemm.prefetched_lines
-        weight = address(self.weight) + _i64(position.tile * (tiles.k * nr))
-        assembly, stride = AmxAssembly(), _constant(gemm.geometry.column_stride * gemm.channels)
-        start, row_bytes = weight + _i64(piece * (size * nr)), _constant(vectors * TILE_ROW_BYTES)
+        weight = address(self.weight) + i64_of(position.tile * (tiles.k * nr))
+        assembly, stride = AmxAssembly(), i64_constant(gemm.geometry.column_stride * gemm.channels)
+        start, row_bytes = (
+            weight + i64_of(piece * (size * nr)),
+            i64_constant(vectors * TILE_ROW_BYTES),
+        )
         for vector, tile in enumerate(self.weight_tiles):
             rows = TileMemory(start, row_bytes, vector * TILE_ROW_BYTES, gemm.bypasses_l1)
             assembly.load(tile, rows)
         for number, first in zip(self.activation_tiles, position.starts, strict=True):
-            rows = TileMemory(address(self.activations) + _i64(first + offset), stride)
+            rows = TileMemory(address(self.activations) + i64_of(first + offset), stride)
             assembly.load(number, rows)
             for vector, tile in enumerate(self.weight_tiles):
                 accumulator = self.accumulator_tiles[number * vectors + vector]
@@ -218,15 +228,15 @@ class _Workgroup:
             pieces = unit * (tiles.k // size) + piece
             next_tile = weight + tiles.k * nr
             assembly.prefetch(
-                next_tile + _i64(pieces * (cache_lines * TILE_ROW_BYTES)), cache_lines
+                next_tile + i64_of(pieces * (cache_lines * TILE_ROW_BYTES)), cache_lines
             )
         assembly.emit()
 
     def _store(self, buffer: ArrayLike) -> None:
         """Store the accumulators to a half of the buffer."""
         vectors, nr = self.gemm.tiles.vectors, self.gemm.tiles.nr
-        assembly, stride = AmxAssembly(), _constant(nr * 4)
-        start = address(self.output.accumulators) + _i64(buffer * (nr * 4))
+        assembly, stride = AmxAssembly(), i64_constant(nr * 4)
+        start = address(self.output.accumulators) + i64_of(buffer * (nr * 4))
         for index, tile in enumerate(self.accumulator_tiles):
             number, vector = divmod(index, vectors)
             offset = number * self.gemm.pixels_per_tile * nr * 4 + vector * TILE_ROW_BYTES
@@ -279,11 +289,3 @@ class _Workgroup:
 
         loop(0, gemm.tiles_per_unit * gemm.pixels_per_tile, 1, clear)
         gemm.for_pieces(add_piece)
-
-
-def _i64(index: ArrayLike) -> ArrayLike:
-    return convert(index, I64)
-
-
-def _constant(number: int) -> ArrayLike:
-    return Scalars().known(number, I64)

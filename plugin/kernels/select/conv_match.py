@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
-from ...dialects.windows import dot_axes, window_padding, window_steps
+from ...dialects.windows import dot_axes, pad_amounts, window_padding, window_steps
 from ...emit.constant_values import constant_elements
 from ...emit.operation import producer_named
 from ...emit.parameters import ModuleGlobals
@@ -127,10 +127,7 @@ class ConvMatch:
         if pad is None:
             return self
         value = constant_elements(pad.operands[1], module_globals)
-        low, high, interior = (
-            np.array(pad.attributes[name])[self.activation_axes]
-            for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
-        )
+        low, high, interior = (each[self.activation_axes] for each in pad_amounts(pad))
         pads_others = low[0] or low[-1] or high[0] or high[-1]
         if value is None or (low < 0).any() or (high < 0).any() or interior.any() or pads_others:
             return self

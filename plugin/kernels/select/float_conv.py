@@ -33,8 +33,6 @@ from ..pack.packed_weight import Tiles
 from .conv_match import ConvMatch
 from .match_failure import MatchFailure
 
-_MIN_MACS = 1 << 12
-"""A call of the kernel pays from this number of MACs on."""
 _ELEMENTS_PER_COPY_WORKGROUP = 1 << 13
 """A workgroup copies at least this many activations."""
 _MAX_FUSED_OPERATIONS = 8
@@ -56,7 +54,7 @@ class FloatConvMatch(ConvMatch):
             return MatchFailure("it is not of f16, bf16 or f32")
         if not target.has_fma:
             return MatchFailure("the target has no fused multiply-add")
-        match = cls.of_shape(op, _MIN_MACS)
+        match = cls.of_shape(op)
         if isinstance(match, MatchFailure):
             return match
         if match.groups != 1 and not match.is_depthwise:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from ...core._mlir import Operation, Value, ir, stablehlo
 from ...dialects.dense import constant_array
-from ...dialects.windows import window_padding, window_steps
+from ...dialects.windows import pad_amounts, window_padding, window_steps
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import dense, integers, producer_named
 
@@ -111,10 +111,7 @@ def _reshaped(operand: Value, axis: int) -> Value:
         return before.operands[0]
     pad = producer_named(operand, "stablehlo.pad")
     if pad is not None and int(pad.operands[0].type.shape[axis]) == 1:
-        low, high, interior = (
-            _without(list(pad.attributes[name]), axis)
-            for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
-        )
+        low, high, interior = (_without(each.tolist(), axis) for each in pad_amounts(pad))
         inner = _reshaped(pad.operands[0], axis)
         return emit_stablehlo.pad(inner, low, high, interior, pad.operands[1])
     elements = constant_array(operand)

@@ -1,8 +1,8 @@
 """Transposed convolutions of floats as convolutions whose output channels are the output phases.
 
 A transposed convolution with stride ``s`` convolves an image with ``s - 1`` zeros between its
-pixels. Along an axis, with ``low`` padding, the output pixel ``s * q + r`` of phase ``r`` reads the
-image where ``t + r - low`` is a multiple of ``s``, for taps ``t``::
+pixels. An output pixel ``s * q + r`` of an axis has phase ``r``. With ``low`` padding, tap ``t`` of
+it reads a pixel of the image, and no zero, where ``t + r - low`` is a multiple of ``s``::
 
     y[s * q + r] = sum_j x[q + b + j] * w[t + s * j]    t = (low - r) mod s,  b = (r + t - low) / s
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
-from ...dialects.windows import window_padding, window_steps
+from ...dialects.windows import pad_amounts, window_padding, window_steps
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import constant_elements
 from ...emit.operation import dense, producer_named, tensor_type
@@ -130,10 +130,7 @@ def _image(
         if pad is None:
             break
         fill = constant_elements(pad.operands[1], module_globals)
-        before, after, between = (
-            np.array(pad.attributes[name])
-            for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
-        )
+        before, after, between = pad_amounts(pad)
         batch_and_channels = [axis for axis in range(rank + 2) if axis not in spatial]
         pads_others = (
             before[batch_and_channels].any()

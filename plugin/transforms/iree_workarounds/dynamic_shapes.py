@@ -23,7 +23,7 @@ import numpy as np
 
 from ... import emit
 from ...core._mlir import Operation, Value, stablehlo
-from ...dialects.windows import window_steps
+from ...dialects.windows import pad_amounts, window_steps
 from ...emit import ArrayLike, linalg
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import attributes_of, integers, is_dynamic, tensor_type
@@ -48,10 +48,7 @@ def expand_pad(op: Operation) -> Replacement:
     """Rewrite a ``pad`` of a dynamic shape as a loop nest, if IREE refuses it."""
     if not is_refused_pad(op):
         return NoMatch("has a static shape, or adds elements at the ends only")
-    low, high, interior = (
-        list(map(int, op.attributes[name]))
-        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
-    )
+    low, high, interior = (each.tolist() for each in pad_amounts(op))
     return _padded(op, low, high, interior)
 
 

@@ -32,7 +32,7 @@ import numpy as np
 
 from ....core._mlir import Operation, Value, ir, stablehlo
 from ....dialects.dense import CONSTANTS, array_of_dense, constant_array, known_integer
-from ....dialects.windows import window_padding
+from ....dialects.windows import pad_amounts, window_padding
 from ....emit import ArrayLike, tensor
 from ....emit import stablehlo as emit_stablehlo
 from ....emit.operation import dense, mlir_type, value, with_element
@@ -145,10 +145,7 @@ def _without_pad(op: Operation, operand: Value) -> tuple[Value, int, dict[str, i
         return operand, 0, {}
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     spatial = list(numbers.input_spatial_dimensions)
-    low, high, interior = (
-        np.array(pad.attributes[name])
-        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
-    )
+    low, high, interior = pad_amounts(pad)
     not_spatial = [axis for axis in range(low.size) if axis not in spatial]
     if interior.any() or low[not_spatial].any() or high[not_spatial].any():
         return operand, 0, {}
