@@ -42,6 +42,7 @@ from ...emit.vectors import (
     load_element,
     loop,
     quotient,
+    reduce_lanes,
     remainder,
     scratch,
     shuffle_lanes,
@@ -104,7 +105,8 @@ class _UnitTile(BlockwiseTile):
     def _scaled(self, dot: ArrayLike, scale: ArrayLike) -> ArrayLike:
         """Dot products times scales, rounded once.
 
-        ``(MAGIC + dot) * scale - MAGIC * scale`` is one FMA. An infinite scale gives NaN.
+        ``(MAGIC + dot) * scale - MAGIC * scale`` is one FMA. An infinite scale gives NaN, which
+        `AmxBlockwise.needs_repetition` finds.
         """
         if not self.plan.adds_to_magic:
             return super()._scaled(dot, scale)
@@ -133,6 +135,7 @@ class AmxBlockwise:
     Attributes:
         accumulators: f32, of the rows of a pass and the columns of a weight tile.
         dots: i32 dot products of some blocks, of an activation tile and a vector of columns each.
+        status: f32, zeros, or some NaN where the results must be computed without tiles.
         is_usable: true where the process may use AMX and there are enough rows.
     """
 
@@ -152,17 +155,36 @@ class AmxBlockwise:
         self.panel = SignedPanel(plan.weight, 1, target)
         self.accumulators = scratch([plan.tiles_per_pass * height, tiles.nr], F32)
         self.dots = scratch([plan.dot_rows, tiles.lanes], I32)
+        self.status = scratch([tiles.lanes], F32)
+        self._set_status(np.nan)
         self.is_usable: ArrayLike = request_permission()
         if plan.m is None:
             self.is_usable = self.is_usable & (self._rows >= height)
 
     def emit(self, for_tiles: Callable[[Callable[[TileNumber], None]], None]) -> None:
         """Emit the loop nest; `for_tiles` emits the loop over the workgroup's weight tiles."""
-        self._configure()
-        for_tiles(self._multiply)
-        assembly = AmxAssembly()
-        assembly.release()
-        assembly.emit()
+
+        def multiply() -> None:
+            self._set_status(0.0)
+            self._configure()
+            for_tiles(self._multiply)
+            assembly = AmxAssembly()
+            assembly.release()
+            assembly.emit()
+
+        when(self.is_usable, multiply)
+
+    def needs_repetition(self) -> ArrayLike:
+        """True if the workgroup must compute its results without tiles.
+
+        That is where AMX is not usable, or where a sum is infinite or NaN: it may be a NaN of
+        `_UnitTile._scaled` in place of an infinity.
+        """
+        total = reduce_lanes("add", load(self.status, [0], self.plan.tiles.lanes, F32))
+        return total != total
+
+    def _set_status(self, number: float) -> None:
+        store(Vectors(self.plan.tiles.lanes).known(number, F32), self.status, [0])
 
     def _configure(self) -> None:
         """Load the tile configuration: accumulators, then activations and the weight."""
@@ -219,6 +241,11 @@ class AmxBlockwise:
         activation_tile = first + quotient(scalar(row), height)
         own = self.first_row + self.row_of(activation_tile) + remainder(scalar(row), height)
         accumulators = [load(self.accumulators, each, lanes, F32) for each in self._positions(row)]
+        if self.plan.adds_to_magic:
+            status = load(self.status, [0], lanes, F32)
+            for accumulator in accumulators:
+                status = status + accumulator * 0.0
+            store(status, self.status, [0])
         output = BlockwiseTile(
             self.operands, self.target, self._epilogue, [tile], [own.value], prefetch_bytes=0
         )

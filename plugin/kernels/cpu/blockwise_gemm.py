@@ -217,8 +217,9 @@ class _Workgroup:
         def multiply(body: Callable[[TileNumber], None]) -> None:
             self._for_tiles(1, lambda tiles: body(self._tile_numbers(tiles)[0]))
 
+        amx.emit(multiply)
         # Panels for both would not fit scratch memory.
-        when(amx.is_usable, lambda: amx.emit(multiply), lambda: self._emit_without_tiles(None))
+        when(amx.needs_repetition(), lambda: self._emit_without_tiles(None))
 
     def _amx(self) -> AmxBlockwise | None:
         """The loop nest with AMX; None where there is none."""
