@@ -49,18 +49,28 @@ def test_a_product_is_rounded_once(
 
 @ON_DEVICES
 @ELEMENTS
-def test_a_convolution_is_rounded_once(element: str, device: Device) -> None:
-    x, w = drawn(element, (1, 6, 6, 8), (3, 3, 8, 4))
-    convolution = convolution_of("[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]")
-    types = [f"1x6x6x8x{element}", f"3x3x8x4x{element}"]
-    text = one_operation(convolution, types, f"1x4x4x4x{element}")
+@pytest.mark.parametrize("groups", [1, 8])
+@pytest.mark.share(4)
+def test_a_convolution_is_rounded_once(groups: int, element: str, device: Device) -> None:
+    x, w = drawn(element, (1, 6, 6, 8), (3, 3, 8 // groups, 8))
+    types = [f"1x6x6x8x{element}", f"1x4x4x8x{element}"]
+    data = w.tobytes().hex().upper()
+    text = f"""
+func.func @main(%0: tensor<{types[0]}>) -> tensor<{types[1]}> {{
+  %1 = stablehlo.constant dense<"0x{data}"> : tensor<3x3x{8 // groups}x8x{element}>
+  %y = {convolution_of("[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]", groups=groups)}
+      : (tensor<{types[0]}>, tensor<3x3x{8 // groups}x8x{element}>) -> tensor<{types[1]}>
+  return %y : tensor<{types[1]}>
+}}"""
     a, b = x.astype(np.float64), w.astype(np.float64)
+    if groups > 1:  # one input channel for each output channel
+        b = b * np.eye(8)[None, None]
     windows = np.lib.stride_tricks.sliding_window_view(a, (3, 3), axis=(1, 2))
     exact, absolute = (
         np.einsum("bhwcij,ijco->bhwo", *factors)
         for factors in ((windows, b), (np.abs(windows), np.abs(b)))
     )
-    check_one_rounding(as_reals(run(text, device, x, w), element), exact, absolute, element)
+    check_one_rounding(as_reals(run(text, device, x), element), exact, absolute, element)
 
 
 @ON_DEVICES

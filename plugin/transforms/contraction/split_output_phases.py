@@ -6,14 +6,16 @@ it reads a pixel of the image, and no zero, where ``t + r - low`` is a multiple 
 
     y[s * q + r] = sum_j x[q + b + j] * w[t + s * j]    t = (low - r) mod s,  b = (r + t - low) / s
 
-So each phase is a convolution of the image itself, with every s-th tap. All phases are one
-convolution with the union of their windows and ``s`` times the output channels; its result is
-transposed to the order of pixels. ``select-kernels`` calls this: the kernel then reads no zeros
-between pixels, and nobody writes them.
+So each phase is a convolution of the image itself, with every s-th tap. Consecutive phases that
+read the same pixels are a *run*, and one convolution, whose output channels are those of all its
+phases. No weight is a zero for another phase's pixels: its product with an infinity would be NaN.
+The results are concatenated, and transposed to the order of pixels. ``select-kernels`` calls this:
+the kernel then reads no zeros between pixels, and nobody writes them.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -49,22 +51,38 @@ class _Axis:
         return tap, (number + tap - self.low) // self.stride, count
 
     @property
-    def window(self) -> tuple[int, int]:
-        """The half-open range of image pixels that the first outputs of all phases read."""
-        phases = [self.phase(number) for number in range(self.stride)]
-        read = [(first, first + count) for _, first, count in phases if count]
-        return min(first for first, _ in read), max(end for _, end in read)
+    def runs(self) -> list[_Run]:
+        """The phases, from the first on, whose outputs read the same image pixels together."""
+        runs: list[_Run] = []
+        for number in range(self.stride):
+            tap, first, count = self.phase(number)
+            if runs and (runs[-1].first, runs[-1].count) == (first, count):
+                runs[-1].taps.append(tap)
+            else:
+                runs.append(_Run(first, count, [tap]))
+        return runs
 
     @property
     def positions(self) -> int:
         """The outputs of the first phase."""
         return -(-self.outputs // self.stride)
 
-    @property
-    def padding(self) -> tuple[int, int]:
-        """Low and high padding of the image, so that there are `positions` or more."""
-        low, end = self.window
-        return -low, max(0, self.positions - 1 + end - self.size)
+
+@dataclass(frozen=True)
+class _Run:
+    """Phases of an axis that have one window.
+
+    The first output of each reads `count` image pixels, from `first` on; `taps` are the first taps.
+    """
+
+    first: int
+    count: int
+    taps: list[int]
+
+    def padding(self, axis: _Axis) -> tuple[int, int]:
+        """Low and high padding of the image, so that there are enough outputs."""
+        low = max(0, -self.first)
+        return low, max(0, self.first + axis.positions - 1 + self.count - axis.size)
 
 
 def split_output_phases(op: Operation, module_globals: ModuleGlobals) -> Value | None:
@@ -103,8 +121,6 @@ def split_output_phases(op: Operation, module_globals: ModuleGlobals) -> Value |
     axes = [
         _Axis(*each) for each in zip(sizes, strides, low, weight.shape[:-2], outputs, strict=True)
     ]
-    if any(axis.padding[0] < 0 for axis in axes):
-        return None
     layout = ["b"] * (rank + 2)
     for name, axis in zip(map(str, range(rank)), spatial, strict=True):
         layout[axis] = name
@@ -149,40 +165,65 @@ def _image(
 def _convolve_phases(
     image: Value, weight: Array, axes: list[_Axis], layout: list[str], element: ir.Type
 ) -> Value:
-    """Emit the convolution of all phases; its result is ``N x spatial... x OC``."""
+    """Emit the convolutions of all phases, and order their results as ``N x spatial... x OC``."""
+    rank, n = len(axes), weight.shape[-1]
+
+    def phases_of(runs: list[_Run]) -> Value:
+        """Results of some runs: ``N x positions... x phases... x OC``."""
+        if len(runs) == rank:
+            return _convolve_runs(image, weight, axes, runs, layout, element)
+        results = [phases_of([*runs, run]) for run in axes[len(runs)].runs]
+        axis = 1 + rank + len(runs)
+        return results[0] if len(results) == 1 else emit_stablehlo.concatenate(results, axis)
+
+    value = phases_of([])
+    pairs = [axis for number in range(1, rank + 1) for axis in (number, number + rank)]
+    value = emit_stablehlo.transpose(value, [0, *pairs, 2 * rank + 1])
+    images = int(value.type.shape[0])
+    full = [axis.positions * axis.stride for axis in axes]
+    value = emit_stablehlo.reshape(value, [images, *full, n])
+    ends = [images, *(axis.outputs for axis in axes), n]
+    return emit_stablehlo.slice_(value, [0] * len(ends), ends, [1] * len(ends))
+
+
+def _convolve_runs(
+    image: Value,
+    weight: Array,
+    axes: list[_Axis],
+    runs: list[_Run],
+    layout: list[str],
+    element: ir.Type,
+) -> Value:
+    """Emit the convolution of a run of phases of each axis."""
     *_, channels, n = weight.shape
-    strides = [axis.stride for axis in axes]
-    windows = [axis.window for axis in axes]
-    shape = [end - first for first, end in windows]
-    combined = np.zeros((*shape, channels, math.prod(strides), n), weight.dtype)
-    for number, phase in enumerate(np.ndindex(*strides)):
-        source: list[slice] = []
-        target: list[slice | int] = []
-        for axis, (low, _), own in zip(axes, windows, phase, strict=True):
-            tap, first, count = axis.phase(own)
-            source.append(slice(tap, None, axis.stride))
-            target.append(slice(first - low, first - low + count))
-        combined[(*target, slice(None), number)] = weight[tuple(source)]
-    combined = combined.reshape((*shape, channels, -1))
     images = int(image.type.shape[layout.index("b")])
-    positions = [
-        axis.size + sum(axis.padding) - size + 1 for axis, size in zip(axes, shape, strict=True)
+    phases, shape = [len(run.taps) for run in runs], [run.count for run in runs]
+    positions = [axis.positions for axis in axes]
+    if 0 in shape:
+        return emit_stablehlo.constant(
+            np.zeros([images, *positions, *phases, n], weight.dtype), element
+        )
+    combined = np.empty((*shape, channels, math.prod(phases), n), weight.dtype)
+    for number, taps in enumerate(itertools.product(*(run.taps for run in runs))):
+        own = (slice(tap, None, axis.stride) for tap, axis in zip(taps, axes, strict=True))
+        combined[..., number, :] = weight[tuple(own)]
+    combined = combined.reshape((*shape, channels, -1))
+    padding = [run.padding(axis) for run, axis in zip(runs, axes, strict=True)]
+    computed = [
+        axis.size + low + high - run.count + 1
+        for axis, run, (low, high) in zip(axes, runs, padding, strict=True)
     ]
     spatial = [str(axis) for axis in range(len(axes))]
     numbers = (
         f"[{', '.join(layout)}]x[{', '.join([*spatial, 'i', 'o'])}]"
         f"->[{', '.join(['b', *spatial, 'f'])}]"
     )
-    type_ = tensor_type([images, *positions, combined.shape[-1]], element)
-    padding = np.array([axis.padding for axis in axes], np.int64)
-    window = {"padding": dense(padding, ir.IntegerType.get_signless(64))}
+    type_ = tensor_type([images, *computed, combined.shape[-1]], element)
+    window = {"padding": dense(np.array(padding, np.int64), ir.IntegerType.get_signless(64))}
     constant = emit_stablehlo.constant(combined, element)
     value = emit_stablehlo.convolution(image, constant, type_, numbers, window, 1)
-    value = emit_stablehlo.reshape(value, [images, *positions, *strides, n])
-    rank = len(axes)
-    pairs = [axis for number in range(1, rank + 1) for axis in (number, number + rank)]
-    value = emit_stablehlo.transpose(value, [0, *pairs, 2 * rank + 1])
-    full = [size * stride for size, stride in zip(positions, strides, strict=True)]
-    value = emit_stablehlo.reshape(value, [images, *full, n])
-    ends = [images, *(axis.outputs for axis in axes), n]
-    return emit_stablehlo.slice_(value, [0] * len(ends), ends, [1] * len(ends))
+    starts = [0, *(max(0, run.first) for run in runs), 0]
+    ends = [start + size for start, size in zip(starts, type_.shape, strict=True)]
+    ends[1:-1] = [start + size for start, size in zip(starts[1:-1], positions, strict=True)]
+    value = emit_stablehlo.slice_(value, starts, ends, [1] * len(ends))
+    return emit_stablehlo.reshape(value, [images, *positions, *phases, n])

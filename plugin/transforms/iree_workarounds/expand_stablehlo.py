@@ -107,7 +107,7 @@ class ExpandStablehlo(ModulePass):
         """Rewrite `module`."""
         # Each step sees the results of the earlier ones.
         steps = [_SHAPES, _GATHERS, _BOUNDS, _PATTERNS, _DILATIONS, _MULTIPLICANDS]
-        steps += [_PATCHES, _F16_ACCUMULATORS, _DYNAMIC, _PADS]
+        steps += [_PATCHES, _F16_ACCUMULATORS, _WIDE_ACCUMULATORS, _DYNAMIC, _PADS]
         if self.widen_bf16:
             steps.append(dict.fromkeys(CONTRACTIONS, widen_bf16_product))
         if self.widen_bodies:
@@ -205,6 +205,8 @@ _F16_ACCUMULATORS: dict[str, Pattern] = {
     "stablehlo.reduce": widen_reduction,
     **dict.fromkeys(CONTRACTIONS, widen_product),
 }
+_WIDE_ACCUMULATORS: dict[str, Pattern] = {"stablehlo.convolution": expand_convolution}
+"""Depthwise convolutions of f16 have f32 accumulators by now, for which operands are widened."""
 _COUNTED_LOOPS: dict[str, Pattern] = {"stablehlo.while": count_on_host}
 _IN_PLACE: dict[str, Pattern] = {"scf.for": carry_buffers}
 _LONG_LOOPS: dict[str, Pattern] = {
