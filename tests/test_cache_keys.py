@@ -196,7 +196,7 @@ def test_the_code_counts_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_large_files_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, memo = tmp_path / "weights.irpa", Memo()
-    monkeypatch.setattr(digests, "_MIN_BYTES_FOR_MEMO", 4)
+    monkeypatch.setattr(digests, "MIN_BYTES_FOR_MEMO", 4)
     path.write_bytes(b"1234")
 
     def key() -> str:

@@ -15,11 +15,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 from blake3 import blake3
 
 from programs import LONG
+from subquant.compiler import digests
 from subquant.compiler import store as store_module
 from subquant.compiler.store import Store
 
@@ -264,6 +266,71 @@ def test_verify(tmp_path: Path) -> None:
     assert sorted(path for path, is_whole in store.verify() if not is_whole) == sorted(broken)
     assert len(messages) == 2
     assert [is_whole for _, is_whole in store.verify()] == [True] * 2
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_large_blobs_are_hashed_once(
+    replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[int] = []
+
+    def digest_of_open(file: IO[bytes]) -> str:
+        hashed.append(file.fileno())
+        return digests.digest_of_open(file)
+
+    monkeypatch.setattr(store_module, "digest_of_open", digest_of_open)
+    monkeypatch.setattr(digests, "MIN_BYTES_FOR_MEMO", 4)
+    store = Store(tmp_path)
+
+    def is_intact() -> bool:
+        blob = store.pin(digest)
+        if blob is not None:
+            blob.close()
+        return blob is not None
+
+    digest = store.keep(b"weights")
+    assert is_intact()
+    assert is_intact()
+    assert len(hashed) == 2  # it may change again, at the same time by the clock
+    monkeypatch.setattr(digests, "_SETTLED_SECONDS", -1)
+    assert is_intact()
+    assert len(hashed) == 3
+    store.write(KEY, {}, {"parameters": digest})
+    record = store.read(KEY)
+    assert record is not None
+    store.use(KEY, record)
+    assert store.keep(b"weights") == digest
+    assert is_intact()
+    assert len(hashed) == 3
+    assert all(is_whole for _, is_whole in store.verify())
+    assert len(hashed) == 4
+    path = store._path("blobs", digest)
+    time.sleep(0.05)  # longer than the clock of file systems stands still
+    before = path.stat()
+    other = tmp_path / "other" if replaced else path
+    other.write_bytes(b"Weights")
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    if replaced:
+        other.replace(path)
+    assert not is_intact()
+    assert len(hashed) == 5
+
+
+def test_a_large_blob_is_used_when_its_check_is_recalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "MIN_BYTES_FOR_MEMO", 4)
+    monkeypatch.setattr(digests, "_SETTLED_SECONDS", -1)
+    store = Store(tmp_path)
+    used, unused = store.keep(b"used weights"), store.keep(b"other weights")
+    for digest in (used, unused):
+        age(store._path("blobs", digest), 1000)
+    for _ in range(2):
+        blob = store.pin(used)
+        assert blob is not None
+        blob.close()
+    assert store.prune(age=500) == (1, 4096)
+    assert names(tmp_path, "blobs") == [used]
 
 
 HOLD = """

@@ -27,7 +27,7 @@ _CHUNK_BYTES = 1 << 22
 """The bytes of a file that are read and hashed at a time, 4 MiB."""
 _MIN_BYTES_FOR_THREADS = 1 << 20
 """The size of a file, 1 MiB, from which on several threads hash it."""
-_MIN_BYTES_FOR_MEMO = 1 << 24
+MIN_BYTES_FOR_MEMO = 1 << 24
 """The size from which on the digest of a file is remembered; 16 MiB are hashed in 5 ms."""
 _SETTLED_SECONDS = 60.0
 """The time since the last change of a file after which its identity tells its content."""
@@ -129,7 +129,7 @@ class FileDigests:
         return digest
 
     def _digest(self, path: str, file: IO[bytes], identity: tuple[int, ...]) -> Digest:
-        if self._memo is None or identity[_SIZE] < _MIN_BYTES_FOR_MEMO:
+        if self._memo is None or identity[_SIZE] < MIN_BYTES_FOR_MEMO:
             return digest_of_open(file)
         name = digest_of_fields({"form": self._form, "file": path, "identity": identity})
         digest = self._memo.recall(name)

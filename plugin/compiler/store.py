@@ -11,7 +11,9 @@
 and network file systems; a network file system may delay writes until the file is closed. Each read
 compares the digest. No file is therefore forced to the disk: a half-written file of a machine that
 lost its power is not used. A damaged file counts as missing, and is removed. Correctness never
-depends on locks, which only avoid repeated work.
+depends on locks, which only avoid repeated work. A large blob (`MIN_BYTES_FOR_MEMO`) is hashed
+once while inode, size and times are unchanged, as described in `digests`; its data are forced to
+the disk before that is remembered. `verify` hashes it again.
 
 **Eviction.** A writer checks the total size with a probability in proportion to the bytes that it
 has written, `_CHECKS_PER_LIMIT` times per limit on average, and evicts the least recently used
@@ -19,8 +21,10 @@ files until `_SIZE_AFTER_EVICTION` of the limit is left. There is no counter tha
 and no process waits. The store exceeds the limit by one eighth with a probability of e^-8, 0.03%.
 
 **Use.** The time of a use is the file's modification time, because reads may not set the access
-time (``relatime``, ``noatime``). A writer does not evict the files that it writes, and no process
-evicts a `PinnedBlob` (on file systems with locks), because another process has mapped it.
+time (``relatime``, ``noatime``). For a large blob it is that of the record of its check, because a
+changed time would make the check due again. A writer does not evict the files that it writes, and
+no process evicts a `PinnedBlob` (on file systems with locks), because another process has mapped
+it.
 
 Killed processes leave files in ``writing``, which are removed after a day.
 """
@@ -35,12 +39,21 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..core.files import open_input
 from ..errors import InputError, SubquantError
 from ..isolation.cancellation import current_work
-from .digests import Digest, digest_of, digest_of_file, digest_of_open
+from . import digests
+from .digests import (
+    Digest,
+    are_settled,
+    digest_of,
+    digest_of_fields,
+    digest_of_file,
+    digest_of_open,
+    identity_of,
+)
 from .store_files import (
     PinnedBlob,
     Record,
@@ -117,7 +130,7 @@ class Store:
         """Set the times of a record and its blobs, if that is possible."""
         touch(self._path("records", key))
         for digest in record.blobs.values():
-            touch(self._path("blobs", digest))
+            self._touch_blob(digest)
 
     def recall(self, name: str) -> str | None:
         """Return the text of `remember`; None if there is none."""
@@ -143,17 +156,54 @@ class Store:
         self._remove_damaged(path)
         return None
 
-    def pin(self, digest: Digest) -> PinnedBlob | None:
-        """Open an intact blob; None if there is none."""
+    def pin(self, digest: Digest, *, rehash: bool = False) -> PinnedBlob | None:
+        """Open an intact blob; None if there is none.
+
+        Args:
+            rehash: hash also a large blob that was intact before, and has not changed.
+        """
         path = self._path("blobs", digest)
         with contextlib.suppress(SubquantError, OSError), open_input(path) as file:
             lock_file(file.fileno(), exclusive=False)
             if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return None  # it was removed after it was opened
-            if digest_of_open(file) == digest:
+            if self._is_intact(digest, file, rehash=rehash):
                 return PinnedBlob(path, os.dup(file.fileno()))
             self._remove_damaged(path)
         return None
+
+    def _is_intact(self, digest: Digest, file: IO[bytes], *, rehash: bool) -> bool:
+        """Return True if an open blob has its digest, which is computed or remembered."""
+        status = os.fstat(file.fileno())
+        is_large = status.st_size >= digests.MIN_BYTES_FOR_MEMO
+        name = _name_of_check(digest, status)
+        if is_large and not rehash and self.recall(name) is not None:
+            return True
+        if digest_of_open(file) != digest:
+            return False
+        identity = identity_of(status)
+        is_unchanged = identity_of(os.fstat(file.fileno())) == identity
+        if is_large and is_unchanged and are_settled([identity]):
+            with contextlib.suppress(OSError):
+                os.fsync(file.fileno())
+                self.remember(name, "intact")
+        return True
+
+    def _touch_blob(self, digest: Digest) -> None:
+        """Set the time of a blob, unless it is large: `recall` sets that of its check."""
+        path = self._path("blobs", digest)
+        with contextlib.suppress(OSError):
+            if path.stat().st_size < digests.MIN_BYTES_FOR_MEMO:
+                touch(path)
+
+    def _use_of_blob(self, digest: Digest, status: os.stat_result) -> float:
+        """Return the time of the last use of a blob."""
+        used = status.st_mtime
+        if status.st_size >= digests.MIN_BYTES_FOR_MEMO:
+            check = self._path("records", _name_of_check(digest, status))
+            with contextlib.suppress(OSError):
+                used = max(used, check.stat().st_mtime)
+        return used
 
     def keep(self, data: bytes) -> Digest:
         """Write bytes as a blob; OSError if the folder cannot be written."""
@@ -191,8 +241,8 @@ class Store:
         blob = self.pin(digest)
         if blob is None:
             return False
-        touch(blob.path)
         blob.close()
+        self._touch_blob(digest)
         return True
 
     @contextlib.contextmanager
@@ -242,7 +292,10 @@ class Store:
                     with contextlib.suppress(OSError):  # another process has removed it
                         status = entry.stat(follow_symlinks=False)
                         size = -(-status.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
-                        yield StoredFile(status.st_mtime, size, Path(entry.path))
+                        used = status.st_mtime
+                        if kind == "blobs":
+                            used = self._use_of_blob(entry.name, status)
+                        yield StoredFile(used, size, Path(entry.path))
 
     def evict(self, written: int, spared: Collection[Digest]) -> None:
         """Evict the least recently used files of a full store; 32 checks per limit written.
@@ -299,7 +352,7 @@ class Store:
             The path, and whether the file is intact.
         """
         for each in self.files("blobs"):
-            blob = self.pin(each.path.name)
+            blob = self.pin(each.path.name, rehash=True)
             yield each.path, blob is not None
         for each in self.files("records"):
             yield each.path, self.read(each.path.name) is not None
@@ -337,6 +390,15 @@ class Store:
         self._on_damage(f"{path} is damaged, and is removed")
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+def _name_of_check(digest: Digest, status: os.stat_result) -> Digest:
+    """Return the key of the record which says that a blob of this status was intact.
+
+    The number of the device is left out, which machines that share a folder choose themselves.
+    """
+    _, *identity = identity_of(status)
+    return digest_of_fields({"intact": digest, "identity": identity})
 
 
 def _wait_for_lock(handle: int, on_wait: Callable[[], None]) -> bool:
