@@ -22,9 +22,10 @@ import math
 import mmap
 import os
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -76,7 +77,21 @@ GGML_TYPES = {
 """GGML's names of types by number."""
 
 
-def read_gguf(path: str | os.PathLike[str], *, lists: bool = True) -> Contents:
+class KnownHeaders(Protocol):
+    """Headers of files whose vocabulary is known, so that its lists need not be read."""
+
+    def list_ends(self, data: mmap.mmap) -> Mapping[str, int] | None:
+        """Return the end of each list of the vocabulary by its key; None for another header."""
+
+    def add(self, data: mmap.mmap, size: int, list_ends: Mapping[str, int]) -> None:
+        """Take note of a header of `size` bytes, whose lists were read."""
+
+
+Lists = bool | KnownHeaders
+"""True to read the lists of the vocabulary, or those of headers that are not known."""
+
+
+def read_gguf(path: str | os.PathLike[str], *, lists: Lists = True) -> Contents:
     """Read a model of GGUF's version 2 or 3, little endian.
 
     Args:
@@ -84,7 +99,8 @@ def read_gguf(path: str | os.PathLike[str], *, lists: bool = True) -> Contents:
             (`subquant.formats.gguf_splits`). Files must not change while the tensors are in use:
             they are views of them.
         lists: whether the lists of the vocabulary (``tokenizer.*``) are among the properties:
-            262,144 pieces with scores and types take 0.12 s, and 0.03 s to pass over.
+            262,144 pieces with scores and types take 0.12 s, and 0.03 s to pass over, or no time
+            in a known header.
 
     Returns:
         The properties (numbers, truth values, strings, and lists of them), and the tensors by name:
@@ -98,12 +114,12 @@ def read_gguf(path: str | os.PathLike[str], *, lists: bool = True) -> Contents:
     return read_parts(path, lambda part: read_gguf_file(part, lists=lists))
 
 
-def read_gguf_file(path: str | os.PathLike[str], *, lists: bool = True) -> Contents:
+def read_gguf_file(path: str | os.PathLike[str], *, lists: Lists = True) -> Contents:
     """Read one file as `read_gguf`: of a model in several files, that part alone."""
     return _reader(path, lists=lists).read()
 
 
-def _reader(path: str | os.PathLike[str], *, lists: bool) -> _Reader:
+def _reader(path: str | os.PathLike[str], *, lists: Lists) -> _Reader:
     """Map a file; errors as `read_gguf_file`."""
     file = os.fspath(path)
     try:
@@ -114,7 +130,10 @@ def _reader(path: str | os.PathLike[str], *, lists: bool) -> _Reader:
     except (OSError, ValueError) as error:  # ValueError: no path at all, or empty by now
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read '{file}': {reason}") from None
-    return _Reader(data, file, lists)
+    if isinstance(lists, bool):
+        return _Reader(data, file, lists)
+    ends = lists.list_ends(data)
+    return _Reader(data, file, ends is None, lists, ends or {})
 
 
 def property_bytes(path: str | os.PathLike[str]) -> dict[str, bytes]:
@@ -142,12 +161,15 @@ class _Info(NamedTuple):
 class _Reader:
     """A place in the header of a file; `passes_over` while a list of the vocabulary is not read.
 
+    `known_ends` are the ends of lists that are not read, of a header among the `known` ones.
     `ranges` are the bytes of each property that was read: its key, type and value.
     """
 
     data: mmap.mmap
     file: str
     lists: bool
+    known: KnownHeaders | None = None
+    known_ends: Mapping[str, int] = field(default_factory=dict)
     passes_over: bool = False
     offset: int = 0
     elements: int = 0
@@ -170,6 +192,10 @@ class _Reader:
         alignment = values.get("general.alignment", _DEFAULT_ALIGNMENT)
         start = -(-self.offset // alignment) * alignment
         self.check_ranges(list(infos.values()), start, alignment)
+        if self.known is not None and self.lists:
+            vocabulary = [key for key in values if key.startswith(_VOCABULARY)]
+            ends = {key: self.ranges[key][1] for key in vocabulary if isinstance(values[key], list)}
+            self.known.add(self.data, self.offset, ends)
         return values, {name: self.tensor(info, start) for name, info in infos.items()}
 
     # -- the header --------------------------------------------------------------------------------
@@ -261,6 +287,9 @@ class _Reader:
             kind = self.integer("I", f"the type of {what}")
             if key == "general.alignment" and kind != _U32:
                 raise self.error(f"{what} is of the type {kind}, expected {_U32} (u32)")
+            if kind == _ARRAY and key in self.known_ends:
+                self.offset = self.known_ends[key]
+                continue
             self.passes_over = not self.lists and key.startswith(_VOCABULARY)
             values[key] = self.value(kind, what)
             self.ranges[key] = start, self.offset

@@ -36,6 +36,7 @@ from .session import Session, SessionBatch
 from .source import ModelSource, open_model
 from .step_check import check_batch, check_verify
 from .tokenizer import AnyTokenizer
+from .tokenizer_cache import TokenizerCache
 
 __all__ = ["DEFAULT_CONTEXT", "Model", "Progress", "default_cache", "emit", "load"]
 
@@ -49,9 +50,10 @@ DEFAULT_CONTEXT = 2048
 class Model:
     """A model that `load` made, with the properties of its file by GGUF's keys."""
 
-    def __init__(self, source: ModelSource, shape: Shape) -> None:
+    def __init__(self, source: ModelSource, shape: Shape, tokenizers: TokenizerCache) -> None:
         self.configuration = source.configuration
         self._source = source
+        self._tokenizers = tokenizers
         self.place = Place(os.fspath(source.path))
         self.shape = shape
         self._executable: Executable | None = None  # until `load` returns
@@ -75,14 +77,22 @@ class Model:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties of the file, by GGUF's keys; ``hparams`` is a ``config.json``."""
+        """The properties of the file, by GGUF's keys; ``hparams`` is a ``config.json``.
+
+        Lists of the vocabulary are missing if `tokenizer` has them, or the cache.
+        """
         return self._source.properties
 
     @functools.cached_property
     def tokenizer(self) -> AnyTokenizer:
         """The tokenizer; errors as its class. It drops the vocabulary in `properties`."""
         try:
-            return self._source.tokenizer()
+            cached = self._tokenizers.find()
+            if cached is not None:
+                return cached
+            tokenizer = self._source.tokenizer()
+            self._tokenizers.keep(tokenizer)
+            return tokenizer
         except SubquantError as error:
             raise error.located(self.place) from None
 
@@ -203,7 +213,9 @@ def load(
     notify = progress or (lambda step: None)
     where = Device.of(device, threads)
     folder = Path(cache) if cache is not None else default_cache()
-    source = open_model(path)
+    cache_of_models = Cache(folder, notify)
+    tokenizers = TokenizerCache(cache_of_models, path)
+    source = open_model(path, lists=tokenizers.lists)
     for remark in source.remarks:
         notify(remark)
     shape = _shape(source, context, kv_cache, activations, steps)
@@ -212,7 +224,7 @@ def load(
             f"the inputs of {count} layers are not rounded to {text}, as the checkpoint asks for; "
             f"activations are {activations}"
         )
-    model = Model(source, shape)
+    model = Model(source, shape, tokenizers)
     if check is not None:
         check(model)
     is_int8 = activations in (None, "int8") and not shape.rounds_activations
@@ -221,7 +233,7 @@ def load(
         vulkan_target=where.vulkan_target if where.is_vulkan else "generic",
         activations="int8" if is_int8 else "float",
     )
-    result = _cached_or_compiled(Path(path), model, where, options, folder, notify)
+    result = _cached_or_compiled(Path(path), model, where, options, cache_of_models, notify)
     archive = result.parameters
     assert archive is not None
     notify("load")
@@ -236,11 +248,11 @@ def _cached_or_compiled(
     model: Model,
     device: Device,
     options: CompileOptions,
-    folder: Path,
+    cache: Cache,
     notify: Progress,
 ) -> CompileResult:
     """Return the executable and the archive of a model from the cache, compiled if missing."""
-    cache, shape = Cache(folder, notify), model.shape
+    shape = model.shape
     key = key_of_source(
         f"a language model, {shape}".encode(),
         options,
@@ -256,8 +268,8 @@ def _cached_or_compiled(
             result = cache.find(key.text)
     if result is None:
         raise InputError(
-            f"the compiled model of '{path}' was evicted from '{folder}'; set SUBQUANT_CACHE to "
-            "another folder, or raise SUBQUANT_CACHE_SIZE"
+            f"the compiled model of '{path}' was evicted from '{cache.folder}'; set SUBQUANT_CACHE "
+            "to another folder, or raise SUBQUANT_CACHE_SIZE"
         )
     return result
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,23 @@ _AS_TYPE[[PieceType.USER_DEFINED, PieceType.UNUSED]] = PieceType.NORMAL
 are normal, as in llama.cpp."""
 
 
+class PieceTables(NamedTuple):
+    """Tables of `ScoredPieces`.
+
+    Attributes:
+        types: the type of each piece, u8.
+        add_space: text gets a space in front.
+        proto: SentencePiece's model.
+        starts, ends: start and end of each piece's text in the model, i32.
+    """
+
+    types: Array
+    add_space: bool
+    proto: bytes
+    starts: Array
+    ends: Array
+
+
 class ScoredPieces:
     """Text to tokens by scores, and tokens to bytes, of a vocabulary of the kind ``llama``.
 
@@ -51,35 +68,39 @@ class ScoredPieces:
 
     add_start = True
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, tables: PieceTables) -> None:
         self._package = require("sentencepiece", "the vocabulary of this model", "models")
-        self._types = vocabulary.types
-        self._add_space = vocabulary.add_space
-        self._proto, self._starts, self._ends = _model_proto(vocabulary)
+        self.tables = tables
+        self._processor = self._load()
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> ScoredPieces:
+        """Make the pieces of a vocabulary; errors as the class."""
+        return cls(PieceTables(vocabulary.types, vocabulary.add_space, *_model_proto(vocabulary)))
+
+    def _load(self) -> Any:
+        """Return SentencePiece's processor of the model."""
+        load = partial(self._package.SentencePieceProcessor, model_proto=self.tables.proto)
         try:
-            self._processor = self._load()
+            return in_own_arena(load)
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 f"SentencePiece refuses the model's vocabulary: {printable(str(error)[:200])}"
             ) from None
 
-    def _load(self) -> Any:
-        """Return SentencePiece's processor of the model."""
-        load = partial(self._package.SentencePieceProcessor, model_proto=self._proto)
-        return in_own_arena(load)
-
     def encode(self, text: str, at_start: bool) -> list[int]:
         """The tokens of a text; at the start, or after a special token, it may get a space."""
         if self._processor is None:
             self._processor = self._load()
-        text = (" " if self._add_space and at_start else "") + text
+        text = (" " if self.tables.add_space and at_start else "") + text
         tokens: list[int] = self._processor.encode(text.replace(" ", _SPACE))
         return tokens
 
     def bytes_of(self, token: int) -> bytes:
         """Return the bytes of a token that is not special."""
-        piece = self._proto[self._starts[token] : self._ends[token]]
-        if self._types[token] == PieceType.BYTE:
+        tables = self.tables
+        piece = tables.proto[tables.starts[token] : tables.ends[token]]
+        if tables.types[token] == PieceType.BYTE:
             return bytes([int(piece[3:5], 16)])
         return piece.replace(_SPACE.encode(), b" ")
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.mapped_files import mappings_of, release_pages
 from ..errors import InputError, Place, SubquantError, counted
@@ -21,6 +21,9 @@ from .chat import ChatTemplate
 from .configuration import Configuration, is_of_images
 from .expert_tensors import with_stacked_experts
 from .tokenizer import AnyTokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from ..formats.gguf import Lists
 
 _VOCABULARY = ("tokens", "scores", "token_type", "merges")
 
@@ -130,7 +133,7 @@ def config_of(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {**properties.get("meta", {}), **properties["hparams"]}
 
 
-def open_model(path: str | os.PathLike[str], *, lists: bool = True) -> ModelSource:
+def open_model(path: str | os.PathLike[str], *, lists: Lists = True) -> ModelSource:
     """Open a GGUF file, an archive made of one, or a checkpoint, and read its configuration.
 
     Args:

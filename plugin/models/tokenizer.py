@@ -15,11 +15,9 @@ bytes back until they are whole.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import InputError
 from .byte_pairs import BytePairs
@@ -79,38 +77,64 @@ class AnyTokenizer(Protocol):
         """Return an incremental decoder."""
 
 
-class Tokenizer:
-    """Turns text into tokens and back.
+class SpecialTokens(NamedTuple):
+    """Size of a vocabulary, and its tokens with a meaning.
 
-    Raises:
-        InputError: the vocabulary is wrong.
-        UnsupportedError: it is of a kind that there is no tokenizer for, or has a property that no
-            tokenizer knows.
-        EnvironmentProblem: the package that it needs is not installed.
+    Attributes:
+        user_defined: names of the tokens that text has always, by token.
+        control: names of control tokens and of the unknown one, by token.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        engine = ScoredPieces if vocabulary.kind == "llama" else BytePairs
-        self._engine: ScoredPieces | BytePairs = engine(vocabulary)
-        self.size = len(vocabulary.pieces)
+    size: int
+    start_token: int | None
+    adds_start: bool
+    end_tokens: Sequence[int]
+    user_defined: Mapping[int, str]
+    control: Mapping[int, str]
+
+
+class Tokenizer:
+    """Turns text into tokens and back; `from_properties` makes that of a file."""
+
+    def __init__(self, engine: ScoredPieces | BytePairs, tokens: SpecialTokens) -> None:
+        self.engine = engine
+        """The encoder of text between special tokens."""
+        self.special_tokens = tokens
+        self.size = tokens.size
         """The size of the vocabulary."""
-        self.start_token = vocabulary.start_token
+        self.start_token = tokens.start_token
         """The token that text starts with, if there is one; see `adds_start`."""
-        self.adds_start = vocabulary.adds_start(self._engine.add_start)
+        self.adds_start = tokens.adds_start
         """True if `encode` puts the start token in front."""
-        self.end_tokens = vocabulary.end_tokens()
+        self.end_tokens = frozenset(tokens.end_tokens)
         """The tokens that end an answer."""
-        self._adds_space = vocabulary.add_space and vocabulary.kind == "llama"
-        self._always = _Special(vocabulary, (PieceType.USER_DEFINED,))
-        self._also_control = _Special(
-            vocabulary, (PieceType.USER_DEFINED, PieceType.CONTROL, PieceType.UNKNOWN)
-        )
-        vocabulary.finish()
+        self._adds_space = isinstance(engine, ScoredPieces) and engine.tables.add_space
+        self._always = _Special(tokens.user_defined)
+        self._also_control = _Special({**tokens.user_defined, **tokens.control})
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> Tokenizer:
-        """Make the tokenizer of a GGUF file, from its properties; errors as the class."""
-        return cls(Vocabulary(properties))
+        """Make the tokenizer of a GGUF file, from its properties.
+
+        Raises:
+            InputError: the vocabulary is wrong.
+            UnsupportedError: it is of a kind that there is no tokenizer for, or has a property that
+                no tokenizer knows.
+            EnvironmentProblem: the package that it needs is not installed.
+        """
+        vocabulary = Vocabulary(properties)
+        is_scored = vocabulary.kind == "llama"
+        engine = ScoredPieces.of(vocabulary) if is_scored else BytePairs(vocabulary)
+        tokens = SpecialTokens(
+            len(vocabulary.pieces),
+            vocabulary.start_token,
+            vocabulary.adds_start(engine.add_start),
+            sorted(vocabulary.end_tokens()),
+            vocabulary.names_of(PieceType.USER_DEFINED),
+            vocabulary.names_of(PieceType.CONTROL, PieceType.UNKNOWN),
+        )
+        vocabulary.finish()
+        return cls(engine, tokens)
 
     def encode(self, text: str, *, start: bool = True, special: bool = True) -> list[int]:
         """Return the tokens of a text; InputError for halves of characters, which no UTF-8 has.
@@ -127,7 +151,7 @@ class Tokenizer:
             if isinstance(part, int):
                 tokens.append(part)
             else:
-                tokens += self._engine.encode(part, at_start)
+                tokens += self.engine.encode(part, at_start)
             at_start = isinstance(part, int)
         return tokens
 
@@ -141,7 +165,7 @@ class Tokenizer:
             raise InputError(f"there is no token {token}, expected one of {self.size}")
         name = self._also_control.names.get(token)
         if name is None:
-            return self._engine.bytes_of(token)
+            return self.engine.bytes_of(token)
         return name.encode() if special or token in self._always.names else b""
 
     def name_of(self, token: int | None) -> str:
@@ -162,7 +186,7 @@ class Tokenizer:
 
         `encode` may be called again; the first time it takes 0.1 s longer.
         """
-        self._engine.rest()
+        self.engine.rest()
         return_free_memory()
 
     def stream(self) -> TextStream:
@@ -195,9 +219,8 @@ class _Special:
 
     _BEGINNING = 3
 
-    def __init__(self, vocabulary: Vocabulary, types: tuple[PieceType, ...]) -> None:
-        tokens = np.flatnonzero(np.isin(vocabulary.types, types)).tolist()
-        self.names: dict[int, str] = {token: vocabulary.pieces[token] for token in tokens}
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self.names = names
         """The names by token."""
 
         def beginning(token: int) -> str:
@@ -205,7 +228,7 @@ class _Special:
 
         self._groups = [
             (start, tuple(group))
-            for start, group in groupby(sorted(tokens, key=beginning), beginning)
+            for start, group in groupby(sorted(sorted(names), key=beginning), beginning)
         ]
 
     def cut(self, text: str) -> list[str | int]:

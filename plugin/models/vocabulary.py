@@ -122,6 +122,11 @@ class Vocabulary:
             merges.append((pair[:cut], pair[cut + 1 :]))
         return merges
 
+    def names_of(self, *types: PieceType) -> dict[int, str]:
+        """Return the pieces of some types by token."""
+        tokens: list[int] = np.flatnonzero(np.isin(self.types, types)).tolist()
+        return {token: self.pieces[token] for token in tokens}
+
     def end_tokens(self) -> frozenset[int]:
         """The tokens that end an answer."""
         default = {"eos": 2 if self.kind == "llama" else None}

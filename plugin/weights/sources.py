@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.strict_json import Json
 from ..errors import InputError, Place, UsageError
@@ -19,6 +20,9 @@ from ..formats.kinds import SUFFIXES, weights_format
 from ..formats.tokenizer_files import PROPERTY, TokenizerFiles
 from ..layouts.tensors import InferenceTensor
 from .theta import Dataset, Theta
+
+if TYPE_CHECKING:
+    from ..formats.gguf import Lists
 
 
 def default_output(source: str | os.PathLike[str], suffix: str = ".irpa") -> str:
@@ -46,15 +50,15 @@ def check_output(
         raise UsageError(f"the output '{os.fspath(output)}' is the input; give another with -o")
 
 
-def open_weights(path: str | os.PathLike[str], *, lists: bool = True) -> Dataset:
+def open_weights(path: str | os.PathLike[str], *, lists: Lists = True) -> Dataset:
     """Open weights of any format, with its files mapped.
 
     Args:
         path: a ``.gguf`` file or any part of several, an ``.irpa`` or ``.safetensors`` file, or a
             folder of safetensors with their ``config.json``; of Brevitas, with
             ``params.safetensors`` and ``quant_params.json``.
-        lists: False if the lists of a vocabulary are not needed among the properties, which saves
-            time (`read_gguf`).
+        lists: False if the lists of a vocabulary are not needed among the properties, or known
+            headers, which saves time (`read_gguf`).
 
     Raises:
         InputError: the source is of no known format, cannot be read, or is not valid.
