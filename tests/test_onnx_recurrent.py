@@ -307,7 +307,7 @@ QUANTIZED: dict[str, dict[str, Any]] = {
 def quantized(
     *, dtype: Any = np.uint8, directions: int = 1, columns: bool = False,
     more: tuple[str, ...] = (), outputs: tuple[str, ...] = ("Y", "Y_h", "Y_c"), bias: bool = True,
-    **attributes: Any,
+    batch: int = BATCH, hidden: int = HIDDEN, **attributes: Any,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:  # fmt: skip
     """A model whose weights are constants, and its arguments."""
     rng = np.random.default_rng(7)
@@ -316,20 +316,20 @@ def quantized(
     info = np.iinfo(dtype)
     # Of more bits, sums of two products saturate in ONNX Runtime on a CPU with AVX2 only.
     low, high = (info.min // 2, info.max // 2) if dtype == np.int8 else (0, 256)
-    parameters = (directions, 4 * HIDDEN) if columns else (directions,)
+    parameters = (directions, 4 * hidden) if columns else (directions,)
     zero_point = 0 if dtype == np.int8 and columns else 3 if dtype == np.int8 else 121
-    states = (directions, BATCH, HIDDEN)
+    states = (directions, batch, hidden)
     values = {
-        "X": rng.normal(size=(STEPS, BATCH, DEPTH)).astype(np.float32),
+        "X": rng.normal(size=(STEPS, batch, DEPTH)).astype(np.float32),
         "sequence_lens": np.array([3, 4, 1], np.int32),
         "initial_h": (2 * rng.normal(size=states)).astype(np.float32),
         "initial_c": rng.normal(size=states).astype(np.float32),
     }
     constants = {
-        "W": rng.integers(low, high, (directions, DEPTH, 4 * HIDDEN)).astype(dtype),
-        "R": rng.integers(low, high, (directions, HIDDEN, 4 * HIDDEN)).astype(dtype),
-        "B": rng.normal(size=(directions, 8 * HIDDEN)).astype(np.float32),
-        "P": rng.normal(size=(directions, 3 * HIDDEN)).astype(np.float32),
+        "W": rng.integers(low, high, (directions, DEPTH, 4 * hidden)).astype(dtype),
+        "R": rng.integers(low, high, (directions, hidden, 4 * hidden)).astype(dtype),
+        "B": rng.normal(size=(directions, 8 * hidden)).astype(np.float32),
+        "P": rng.normal(size=(directions, 3 * hidden)).astype(np.float32),
         **{f"{side}_scale": rng.uniform(0.002, 0.008, parameters).astype(np.float32)
            for side in "WR"},
         **{f"{side}_zero_point": np.full(parameters, zero_point, dtype) for side in "WR"},
@@ -338,7 +338,7 @@ def quantized(
     inputs = [name if name in present else "" for name in INPUTS]
     inputs += [f"{side}_{name}" for side in "WR" for name in ("scale", "zero_point")]
     node = helper.make_node("DynamicQuantizeLSTM", inputs, list(outputs), domain=MICROSOFT,
-                            hidden_size=HIDDEN, **attributes)  # fmt: skip
+                            hidden_size=hidden, **attributes)  # fmt: skip
     feeds = {name: values[name] for name in inputs if name in values}
     used = {name: constants[name] for name in inputs if name in constants}
     return of_node(node, feeds, used), feeds
@@ -355,6 +355,55 @@ def test_the_cpu_computes_quantized_steps(cpu: Device) -> None:
     proto, feeds = quantized(**QUANTIZED["bidirectional"])
     assert_close(computed(proto, cpu, *feeds.values()), computed(proto, None, *feeds.values()))
     assert "i32" in text_of(proto)
+
+
+def layer(
+    operator: str, hidden: int, **attributes: Any
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """A layer of one sequence, whose weights are constants, and all operands."""
+    rng, gates = np.random.default_rng(hidden), GATES[operator]
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    shapes = {
+        "X": (STEPS, 1, DEPTH),
+        "W": (directions, gates * hidden, DEPTH),
+        "R": (directions, gates * hidden, hidden),
+        "B": (directions, 2 * gates * hidden),
+        **dict.fromkeys(STATES[operator], (directions, 1, hidden)),
+    }
+    operands = {
+        name: (rng.normal(size=shape) / 4).astype(np.float32) for name, shape in shapes.items()
+    }
+    inputs = ["X", "W", "R", "B", "", *STATES[operator]]
+    outputs = ["Y", "Y_h", "Y_c"][: 1 + len(STATES[operator])]
+    node = helper.make_node(operator, inputs, outputs, hidden_size=hidden, **attributes)
+    constants = {name: operands[name] for name in "WRB"}
+    feeds = {name: operands[name] for name in ("X", *STATES[operator])}
+    return of_node(node, feeds, constants), operands
+
+
+def loops(data: bytes) -> int:
+    """The number of dispatches that are loops; no loop is outside of them."""
+    main = compile_to_bytes(data, emit="mlir").decode().partition("func.func @main")[2]
+    assert "scf.for" not in main
+    return main.count("entry_points = [@loop")
+
+
+def test_a_small_quantized_layer_is_one_dispatch(cpu: Device) -> None:
+    """The quantization of the state is part of it."""
+    proto, feeds = quantized(batch=1, hidden=40, directions=2, more=("initial_h", "initial_c"))
+    assert loops(proto.SerializeToString()) == 2
+    assert_close(computed(proto, cpu, *feeds.values()), computed(proto, None, *feeds.values()))
+
+
+@pytest.mark.parametrize(("operator", "attributes"), [("LSTM", BOTH), ("GRU", {}), ("RNN", {})])
+def test_a_small_layer_is_one_dispatch(operator: str, attributes: Any, cpu: Device) -> None:
+    """All steps of a direction, of states with whole vectors and a rest."""
+    proto, operands = layer(operator, 72, **attributes)
+    data = proto.SerializeToString()
+    assert loops(data) == len(operands["W"])
+    feeds = [operands[each.name] for each in proto.graph.input]
+    results = Executable(compile_to_bytes(data), cpu).main(*feeds)
+    assert_close([np.asarray(each) for each in results], specified(operator, attributes, operands))
 
 
 def changed(case: str, **attributes: Any) -> onnx.ModelProto:

@@ -277,6 +277,7 @@ def compile_pipeline(
                     {
                         "instructions": instructions,
                         "integer_only": options.integer_only,
+                        "rounding": options.rounding,
                         "fuse_below_macs": options.fuse_below_macs,
                         "explain": options.explain,
                         "parameters": parameters,

@@ -127,9 +127,9 @@ def scratch(shape: Sequence[int], element: ElementType) -> Value:
     return value("memref.alloca", [], memref_type(shape, element), attributes)
 
 
-def view(memory: Value, start: int, type_: ir.Type) -> Value:
+def view(memory: Value, start: Index, type_: ir.Type) -> Value:
     """``memref.view``: the bytes of a memref from ``start`` on, as a memref of another type."""
-    return value("memref.view", [memory, constant_index(start)], type_)
+    return value("memref.view", [memory, *_indices([start])], type_)
 
 
 # -- vectors --------------------------------------------------------------------------------------

@@ -32,7 +32,9 @@ from ...emit.vectors import (
     store_element,
 )
 from ...numerics.array_functions import bits_of, convert
+from ...numerics.casts import Cast
 from ...numerics.element_types import F32, U32, ElementType
+from ...numerics.parameters import ExpressedType, StorageType
 from ..kernel import Binding, Kernel
 
 _INT8_MACS_PER_OP, _INT8_MACS_PER_TRANSCENDENTAL = 8, 64
@@ -51,6 +53,7 @@ _NUMBER_OPS = (
 BITWISE_OPS = ("stablehlo.and", "stablehlo.or", "stablehlo.xor")
 SHIFTS = ("stablehlo.shift_left", "stablehlo.shift_right_arithmetic")
 BITCAST, CONVERT = "stablehlo.bitcast_convert", "stablehlo.convert"
+QUANTIZE = "subquant.quantize"
 SELECT = "stablehlo.select"
 ELEMENT_OPS: dict[str, Callable[..., ArrayLike]] = {
     **{
@@ -66,7 +69,10 @@ REDUCTIONS: dict[str, tuple[str, Callable[..., ArrayLike], str, float]] = {
     "stablehlo.maximum": ("greatest", np.maximum, "maximumf", -math.inf),
     "stablehlo.minimum": ("least", np.minimum, "minimumf", math.inf),
 }
-"""A reduction has a kernel name, a function, a kind of ``vector.reduction``, a neutral element."""
+"""A reduction has a kernel name, a function, a kind of ``vector.reduction``, a neutral element.
+
+Reductions are of f32, and additions of i32 too.
+"""
 
 
 # -- expressions ----------------------------------------------------------------------------------
@@ -88,6 +94,11 @@ class ConstantNode:
     text: str
     element: ElementType
 
+    @property
+    def number(self) -> float | int:
+        """The number."""
+        return float.fromhex(self.text) if self.element.is_float else int(self.text)
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -102,11 +113,15 @@ Node: TypeAlias = "OperandRead | ConstantNode | StepResult"
 
 @dataclass(frozen=True)
 class ExpressionStep:
-    """An operation of `ELEMENT_OPS`, or a cast, with the element type of its result."""
+    """An operation of `ELEMENT_OPS`, or a cast, with the element type of its result.
+
+    `storage` is the storage type of a quantization.
+    """
 
     name: str
     operands: tuple[Node, ...]
     element: ElementType
+    storage: StorageType | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +160,8 @@ def _apply(step: ExpressionStep, operands: Sequence[ArrayLike]) -> ArrayLike:
         return convert(operands[0], step.element)
     if step.name == BITCAST:
         return bits_of(operands[0], step.element)
+    if step.storage is not None:
+        return Cast(step.storage, ExpressedType.F32).quantize(*operands)
     return ELEMENT_OPS[step.name](*operands)
 
 
@@ -223,14 +240,15 @@ class ElementwiseKernel:
                     elements = [bits_of(each, U32) for each in elements]
                 return list(map(function, carried, elements))
 
-            initial = _form(lanes).known(neutral, F32)
+            initial = _form(lanes).known(neutral, self.result_element)
             if uses_bits:
                 initial, kind = _form(lanes).known(0, U32), "maxui"
             partial = loop(0, last, count * lanes, accumulate, [initial] * count)
             while len(partial) > 1:
                 partial = [function(*pair) for pair in zip(*[iter(partial)] * 2, strict=True)]
             total = reduce_lanes(kind, partial[0]) if lanes > 1 else partial[0]
-            store_element(bits_of(total, F32), result, [row_of(positions).value])
+            total = bits_of(total, F32) if uses_bits else total
+            store_element(total, result, [row_of(positions).value])
 
         def compute_row(positions: Sequence[ArrayLike]) -> None:
             first = row_of(positions) * last
@@ -301,9 +319,7 @@ class _Evaluation:
         if isinstance(node, StepResult):
             return results[node.number]
         if isinstance(node, ConstantNode):
-            is_float = node.element.is_float
-            number = float.fromhex(node.text) if is_float else int(node.text)
-            return _form(self.lanes).known(number, node.element)
+            return _form(self.lanes).known(node.number, node.element)
         positions = [*self.outer, self.last][-len(node.strides) :] if node.strides else []
         index = _linear_index(node.offset, zip(positions, node.strides, strict=True)).value
         memory, element = self.operands[node.operand], self.elements[node.operand]

@@ -41,7 +41,7 @@ DEFAULT_FUSE_BELOW_MACS = 1 << 19
 One thread computes them in 1 to 5 us with AVX512-VNNI; a dispatch costs 0.25 to 0.5 us. Limits 4
 and 16 times higher make no measurable difference for the networks of MLPerf Tiny.
 """
-_MAX_BINDINGS = 32
+MAX_BINDINGS = 32
 """Bindings of a dispatch, at most: IREE 3.13 loads none with more.
 
 Constants take one, and intermediate results another.
@@ -52,9 +52,9 @@ _RESHAPE = "stablehlo.reshape"
 _MOVABLE = ("arith.", "flow.", "linalg.", "math.", "quant.", "stablehlo.", "subquant.", "tensor.")
 _IMMOVABLE = ("stablehlo.case", "stablehlo.custom_call", "stablehlo.if", "stablehlo.while")
 """Operations of movable dialects that may have side effects."""
-_MAX_STACK_BYTES = 4 << 10
+MAX_STACK_BYTES = 4 << 10
 """Stack for intermediate results, beside the kernels' scratch; IREE allows 32 KiB in all."""
-_ALIGNMENT_BYTES = 64
+ALIGNMENT_BYTES = 64
 """The alignment of intermediate results in bytes: a cache line, and a vector of AVX-512."""
 
 _Location: TypeAlias = tuple[Literal["operand", "result", "intermediate"], int]
@@ -123,7 +123,7 @@ class _Group:
             return False
         inputs = self.inputs | (_inputs([call], self.module_globals) - set(self.result_of))
         bindings = len(inputs) + len(self.outputs) + len(_outputs(call, small))
-        return not self.calls or bindings <= _MAX_BINDINGS - _RESERVED_BINDINGS
+        return not self.calls or bindings <= MAX_BINDINGS - _RESERVED_BINDINGS
 
     def add(self, call: KernelCall, small: Collection[Operation]) -> None:
         """Add a call."""
@@ -184,7 +184,7 @@ def _fuse(kernels: KernelTable, group: _Group) -> bool:
     }
     results = [each for each in all_results if each in read]
     inputs = _inputs(group.calls, group.module_globals) - set(all_results)
-    if not results or len(inputs) + len(results) > _MAX_BINDINGS - 2:
+    if not results or len(inputs) + len(results) > MAX_BINDINGS - 2:
         return False
     locations: dict[Value, _Location] = {each: ("result", n) for n, each in enumerate(results)}
     offsets, size = _packed([each for each in all_results if each not in read], group)
@@ -250,10 +250,19 @@ def _packed(values: Sequence[Value], group: _Group) -> tuple[dict[Value, int], i
 
 def _aligned(size: int) -> int:
     """A size in bytes, rounded up to whole cache lines."""
-    return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 # -- the kernel ------------------------------------------------------------------------------------
+
+
+def static_bindings(call: KernelCall) -> list[Binding]:
+    """The bindings of a call's kernel, with static shapes."""
+    m = call.kernel.m
+    return [
+        replace(each, shape=tuple(m if n is None else n for n in each.shape))
+        for each in call.kernel.bindings
+    ]
 
 
 @dataclass(frozen=True)
@@ -262,15 +271,6 @@ class _FusedCall:
 
     call: KernelCall
     locations: tuple[_Location, ...]
-
-    @property
-    def bindings(self) -> list[Binding]:
-        """The bindings of the kernel, with static shapes."""
-        m = self.call.kernel.m
-        return [
-            replace(each, shape=tuple(m if n is None else n for n in each.shape))
-            for each in self.call.kernel.bindings
-        ]
 
 
 @dataclass(frozen=True)
@@ -293,14 +293,14 @@ class _FusedKernel:
     @property
     def is_on_stack(self) -> bool:
         """True if intermediate results are on the stack; else they are one more result."""
-        return self.intermediate_bytes <= _MAX_STACK_BYTES
+        return self.intermediate_bytes <= MAX_STACK_BYTES
 
     def kernel(self) -> Kernel:
         """The kernel; its bindings are the operands of all calls, then the results."""
         operands = [
             binding
             for each in self.calls
-            for (kind, _), binding in zip(each.locations, each.bindings, strict=True)
+            for (kind, _), binding in zip(each.locations, static_bindings(each.call), strict=True)
             if kind == "operand"
         ]
         sizes = [*self.result_bytes, *([] if self.is_on_stack else [self.intermediate_bytes])]
@@ -316,7 +316,8 @@ class _FusedKernel:
         operations_by_call = []
         for each in self.calls:
             buffers = []
-            for (kind, index), binding in zip(each.locations, each.bindings, strict=True):
+            bindings = static_bindings(each.call)
+            for (kind, index), binding in zip(each.locations, bindings, strict=True):
                 type_ = memref_type(binding.shape, binding.element)
                 if kind == "operand":
                     buffers.append(next(operands))
@@ -326,15 +327,15 @@ class _FusedKernel:
                     buffers.append(view(intermediates, index, type_))
             inlined: list[Operation] = []
             operations_by_call.append(inlined)
-            inline = functools.partial(_inline, each.call.function, buffers, inlined)
+            inline = functools.partial(inline_kernel, each.call.function, buffers, inlined)
             if each.call.kernel.workgroups == 1:
                 inline(constant_index(0))
             else:
                 loop(0, each.call.kernel.workgroups, 1, inline)
-        _overlap_scratch(block, operations_by_call)
+        overlap_scratch(block, operations_by_call)
 
 
-def _inline(
+def inline_kernel(
     function: Operation, buffers: Sequence[Value], inlined: list[Operation], workgroup: Value
 ) -> None:
     """Inline the body of a kernel for one workgroup, and append its operations to a list."""
@@ -352,7 +353,7 @@ def _inline(
     clone.erase()
 
 
-def _overlap_scratch(block: ir.Block, operations_by_call: Sequence[Sequence[Operation]]) -> None:
+def overlap_scratch(block: ir.Block, operations_by_call: Sequence[Sequence[Operation]]) -> None:
     """Allocate the scratch of all kernels at the same addresses."""
     allocations: list[tuple[Operation, int]] = []
     greatest = 0

@@ -56,6 +56,8 @@ from .elementwise_match import (
 
 _MAX_TOKENS = 8
 """Up to this many tokens have kernels; more are worth IREE's threads."""
+_SMALL_M_KERNELS = ("float_convolution", "integer_product")
+"""Kernels that with M = 1 have expressions of one token beside them."""
 
 
 def fuse_elementwise(kernels: KernelTable, lanes: int) -> None:
@@ -91,7 +93,7 @@ def _selected(
         elements: Collection[ElementType] = (F32, F16)
         return _connected(_expressions(block, lanes, tokens, elements, module_globals), operations)
     contractions = [each for each in kernels if each.name != "padded_pictures"]
-    if not all(each.name == "integer_product" and each.m == 1 for each in contractions):
+    if not all(each.name in _SMALL_M_KERNELS and each.m == 1 for each in contractions):
         return []
     elements = (*LOADED_ELEMENTS, F16)
     expressions = _connected(_expressions(block, lanes, 1, elements, module_globals), operations)

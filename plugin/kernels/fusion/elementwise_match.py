@@ -12,17 +12,20 @@ from dataclasses import dataclass, replace
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import constant_attribute
+from ...dialects.quant import storage_of_any
 from ...emit.constant_values import is_invariant
 from ...emit.operation import element_of, is_dynamic
 from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import comparison_direction, reshape_source
 from ...numerics.element_types import BOOL, F16, F32, I8, I16, I32, I64, ElementType
+from ...numerics.parameters import ExpressedType, StorageType
 from ..cpu.elementwise import (
     BITCAST,
     BITWISE_OPS,
     CONVERT,
     ELEMENT_OPS,
     FLOAT_OPS,
+    QUANTIZE,
     REDUCTIONS,
     SELECT,
     SHIFTS,
@@ -41,13 +44,13 @@ _MAX_ELEMENTS = 1 << 13
 _MAX_OPERATIONS = 32
 """The greatest number of operations of an expression; a longer one is left to IREE."""
 
-_EXPENSIVE = (*TRANSCENDENTALS, "stablehlo.divide", "stablehlo.sqrt")
+_EXPENSIVE = (*TRANSCENDENTALS, QUANTIZE, "stablehlo.divide", "stablehlo.sqrt")
 """Operations that are not recomputed for each element that reads a result."""
 _COMPARE, CONSTANT = "stablehlo.compare", "stablehlo.constant"
 _BROADCAST, _RESHAPE, _SLICE = "stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice"
 VIEWS = (_BROADCAST, _RESHAPE, "stablehlo.reverse", _SLICE)
 """Operations that become accesses, in the forms that `_Access` has."""
-FUSED_OPERATIONS = (*ELEMENT_OPS, *VIEWS, BITCAST, _COMPARE, CONVERT, CONSTANT)
+FUSED_OPERATIONS = (*ELEMENT_OPS, *VIEWS, BITCAST, _COMPARE, CONVERT, CONSTANT, QUANTIZE)
 """Operations that are erased when an expression has replaced their users."""
 
 _INTEGERS = (I8, I16, I32, I64)
@@ -63,23 +66,29 @@ _ELEMENT_NAMES = frozenset(map(str, (*LOADED_ELEMENTS, F16, BOOL)))
 class _Access:
     """The element of a tensor that is read at each position of an expression.
 
+    The index along an axis is ``start + step * position[axis]``, with a step of 1, or of -1 where
+    the axis is reversed.
+
     Attributes:
-        axes: for each axis of the tensor, the axis of the position; None for size 1.
-        is_reversed: for each axis, True if it is read from its end.
+        axes: for each axis of the tensor, the axis of the position; None for a constant index.
+        starts: for each axis, the index at position 0.
+        is_reversed: for each axis, True if the step is -1.
     """
 
     axes: tuple[int | None, ...]
+    starts: tuple[int, ...]
     is_reversed: tuple[bool, ...]
 
     @classmethod
     def identity(cls, rank: int) -> _Access:
         """The access of a tensor of the expression's shape."""
-        return cls(tuple(range(rank)), (False,) * rank)
+        return cls(tuple(range(rank)), (0,) * rank, (False,) * rank)
 
     def permuted(self, axes: Sequence[int | None]) -> _Access:
-        """The access of a tensor whose axes are axes of this one."""
+        """The access of a tensor whose axes are axes of this one, or have size 1 (None)."""
         return _Access(
             tuple(None if axis is None else self.axes[axis] for axis in axes),
+            tuple(0 if axis is None else self.starts[axis] for axis in axes),
             tuple(axis is not None and self.is_reversed[axis] for axis in axes),
         )
 
@@ -87,7 +96,11 @@ class _Access:
         """The access of a view's operand; None if it has no such form."""
         before, after = (_shape(v) for v in (op.operands[0], op.results[0]))
         if op.name == _SLICE:
-            return self if before == after else None
+            if any(int(stride) != 1 for stride in op.attributes["strides"]):
+                return None
+            first = map(int, op.attributes["start_indices"])
+            starts = tuple(own + start for own, start in zip(self.starts, first, strict=True))
+            return replace(self, starts=starts)
         if op.name == _RESHAPE:
             long = [axis for axis, size in enumerate(after) if size > 1]
             if [after[axis] for axis in long] != [size for size in before if size > 1]:
@@ -99,19 +112,24 @@ class _Access:
             return self.permuted(
                 [axis if size > 1 else None for axis, size in zip(dims, before, strict=True)]
             )
-        axes = {int(axis) for axis in op.attributes["dimensions"]}
-        is_reversed = tuple(flag ^ (i in axes) for i, flag in enumerate(self.is_reversed))
-        return replace(self, is_reversed=is_reversed)
+        reversed_axes = {int(axis) for axis in op.attributes["dimensions"]}
+        starts = tuple(
+            after[axis] - 1 - start if axis in reversed_axes else start
+            for axis, start in enumerate(self.starts)
+        )
+        is_reversed = tuple(flag ^ (i in reversed_axes) for i, flag in enumerate(self.is_reversed))
+        return replace(self, starts=starts, is_reversed=is_reversed)
 
     def read(self, operand: int, shape: Sequence[int], rank: int) -> OperandRead:
         """The read of an operand, by its number and shape, for positions of a rank."""
         offset, strides, stride = 0, [0] * rank, math.prod(shape)
-        for axis, is_reversed, size in zip(self.axes, self.is_reversed, shape, strict=True):
+        for axis, start, is_reversed, size in zip(
+            self.axes, self.starts, self.is_reversed, shape, strict=True
+        ):
             stride //= size
-            if axis is None:
-                continue
-            strides[axis] += -stride if is_reversed else stride
-            offset += (size - 1) * stride if is_reversed else 0
+            offset += start * stride
+            if axis is not None:
+                strides[axis] += -stride if is_reversed else stride
         return OperandRead(operand, offset, tuple(strides))
 
 
@@ -124,6 +142,13 @@ def _viewed(value: Value, access: _Access | None = None) -> tuple[Value, _Access
             break
         value, access = value.owner.operation.operands[0], operand_access
     return value, access
+
+
+def _operand_access(operand: Value, op: Operation, access: _Access) -> _Access:
+    """The access of an operand; the scale of a quantization has one element."""
+    if op.name == QUANTIZE and operand == op.operands[1]:
+        return access.permuted([None] * len(_shape(operand)))
+    return access
 
 
 # -- operations ------------------------------------------------------------------------------------
@@ -149,6 +174,8 @@ def small_element(value: Value, tokens: int) -> ElementType | None:
 
 def is_elementwise(op: Operation, tokens: int) -> bool:
     """True for an elementwise operation that a kernel can compute for a number of tokens."""
+    if op.name == QUANTIZE:
+        return _quantized_storage(op, tokens) is not None
     if op.name not in (*ELEMENT_OPS, BITCAST, _COMPARE, CONVERT):
         return False
     values = (*op.operands, *op.results)
@@ -174,6 +201,19 @@ def is_elementwise(op: Operation, tokens: int) -> bool:
     return result == F32 if op.name in FLOAT_OPS else result in LOADED_ELEMENTS
 
 
+def _quantized_storage(op: Operation, tokens: int) -> StorageType | None:
+    """The storage type of a quantization of f32 with one scale; None for other operations."""
+    if op.name != QUANTIZE or len(op.operands) != 2:
+        return None
+    operand, scale, result = (small_element(each, tokens) for each in (*op.operands, op.results[0]))
+    described = storage_of_any(op.attributes["quantized_type"].value, op)
+    is_f32 = (operand, scale) == (F32, F32) and math.prod(_shape(op.operands[1])) == 1
+    if not is_f32 or result not in LOADED_ELEMENTS or described is None:
+        return None
+    storage, expressed = described
+    return storage if expressed is ExpressedType.F32 and storage.signed else None
+
+
 def fold_of(op: Operation, tokens: int) -> str | None:
     """The operation that a reduction folds the last axes with; None for other operations.
 
@@ -181,15 +221,18 @@ def fold_of(op: Operation, tokens: int) -> str | None:
     """
     if op.name != "stablehlo.reduce" or len(op.operands) != 2:
         return None
-    if any(small_element(value, tokens) != F32 for value in (*op.operands, *op.results)):
+    elements = {small_element(value, tokens) for value in (*op.operands, *op.results)}
+    if elements not in ({F32}, {I32}):
         return None
     body = op.regions[0].blocks[0]
     inner = [each.operation for each in body.operations]
     names = [each.name for each in inner]
     if len(names) != 2 or names[0] not in REDUCTIONS or names[1] != "stablehlo.return":
         return None
+    if elements == {I32} and names[0] != "stablehlo.add":
+        return None
     start = _uniform_number(op.operands[1], tokens)
-    if start is None or float.fromhex(start.text) != REDUCTIONS[names[0]][-1]:
+    if start is None or start.number != REDUCTIONS[names[0]][-1]:
         return None
     axes = sorted(int(axis) for axis in op.attributes["dimensions"])
     rank = op.operands[0].type.rank
@@ -252,7 +295,7 @@ class ExpressionBuilder:
         """Return the expression; None if the operation has none."""
         op, identity = self._op, _Access.identity(len(self._shape))
         roots = list(op.operands)[:1] if self._fold else list(op.operands)
-        self._absorb([(operand, identity) for operand in roots])
+        self._absorb([(operand, _operand_access(operand, op, identity)) for operand in roots])
         if self._fold is None:
             self._accesses[op] = identity
         order = sorted(self._accesses, key=self._order.__getitem__)
@@ -296,7 +339,7 @@ class ExpressionBuilder:
             if self._absorbs(op, accesses):
                 self._accesses[op] = accesses[0]
                 for operand in op.operands:
-                    visit(operand, accesses[0])
+                    visit(operand, _operand_access(operand, op, accesses[0]))
 
     def _absorbs(self, op: Operation, accesses: Sequence[_Access]) -> bool:
         """True if a producer is computed where it is read, by one access."""
@@ -321,9 +364,14 @@ class ExpressionBuilder:
         return reads == len(accesses)
 
     def _step(self, op: Operation, indices: Mapping[Operation, int]) -> ExpressionStep:
-        nodes = tuple(self._node(operand, self._accesses[op], indices) for operand in op.operands)
+        access = self._accesses[op]
+        nodes = tuple(
+            self._node(operand, _operand_access(operand, op, access), indices)
+            for operand in op.operands
+        )
         name = comparison_direction(op) if op.name == _COMPARE else op.name
-        return ExpressionStep(name, nodes, element_of(op.results[0].type))
+        storage = _quantized_storage(op, self._tokens)
+        return ExpressionStep(name, nodes, element_of(op.results[0].type), storage)
 
     def _node(self, value: Value, access: _Access, indices: Mapping[Operation, int]) -> Node:
         """The node of a value that is read by an access."""

@@ -43,7 +43,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
 
 from ...core._mlir import Operation, Value, ir
-from ...core.option_fields import FixedPointRounding, RequantizationForm, pass_option
+from ...core.option_fields import FixedPointRounding, RequantizationForm, Rounding, pass_option
 from ...dialects.attention import Attention
 from ...dialects.block_contraction import BlockContraction
 from ...dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE
@@ -55,6 +55,7 @@ from ...kernels.cpu.blockwise_gemm import BlockwiseGemm
 from ...kernels.epilogue.fused_epilogue import FusedEpilogue
 from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSE_BELOW_MACS, fuse_dispatches
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
+from ...kernels.fusion.loop_fusion import fuse_loops
 from ...kernels.isa.base import InstructionSet
 from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...kernels.kernel import KernelCall, KernelTable
@@ -105,8 +106,11 @@ class SelectKernels(ModulePass):
         requantization: form of the requantization in fused epilogues, see ``lower-requantization``.
         fixed_point_rounding: see ``lower-requantization``.
         integer_only: requantize without the faster f32 estimates.
+        rounding: of quantizations, see ``lower-quant-casts``; only with ``nearest-even`` do kernels
+            compute elementwise operations.
         fuse_below_macs: ``joined-products`` in a pipeline: consecutive calls of at most this number
-            of int8 multiply-accumulates each become one dispatch; 0 for none.
+            of int8 multiply-accumulates each become one dispatch, and a loop over one dispatch of
+            them too; 0 for none.
         explain: report for each contraction whether a kernel computes it, or why not.
     """
 
@@ -114,6 +118,7 @@ class SelectKernels(ModulePass):
     requantization: RequantizationForm = "exact"
     fixed_point_rounding: FixedPointRounding = "half-up"
     integer_only: bool = False
+    rounding: Rounding = "nearest-even"
     fuse_below_macs: int = pass_option(DEFAULT_FUSE_BELOW_MACS, "joined_products")
     explain: bool = False
     parameters: InitVar[ParameterStore | None] = None
@@ -178,9 +183,12 @@ class _Selection:
         for op in reversed(candidates):
             self._select(op, is_clone=op.block in cloned)
         kernels.merge_equal_calls()
-        if not self._is_gpu and options.fuse_below_macs:
+        fuses = not self._is_gpu and options.fuse_below_macs > 0
+        if fuses and options.rounding == "nearest-even":
             fuse_elementwise(kernels, self._target.lanes)
         fused = fuse_dispatches(kernels, options.fuse_below_macs)
+        if fuses:
+            fuse_loops(kernels, options.fuse_below_macs)
         for clone in clones:
             clone.finish()
         return [_with_fusion(remark, calls, fused) for remark, calls in reversed(self._remarks)]

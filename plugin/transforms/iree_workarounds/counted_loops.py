@@ -31,38 +31,17 @@ Source: StableHLO specification, ``while``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ... import emit
 from ...core._mlir import Operation, Value, ir
-from ...dialects.dense import constant_array
 from ...emit import linalg, stablehlo
+from ...emit.loop_counter import LoopCounter, constant_number
 from ...emit.operation import create, is_used, number_of
-from ...emit.stablehlo_semantics import comparison_direction
-from ..base import NoMatch, Replacement, producer_named
-
-
-@dataclass(frozen=True)
-class _Counter:
-    """A counter: the number of its carried tensor, its first value, its step, and its end."""
-
-    number: int
-    first: int
-    step: int
-    end: Value
-
-    @property
-    def last(self) -> int | None:
-        """The counter's value after the last iteration; None if the end is not constant."""
-        end = _constant_number(self.end)
-        if end is None:
-            return None
-        return self.first + max(-(-(end - self.first) // self.step), 0) * self.step
+from ..base import NoMatch, Replacement
 
 
 def count_on_host(op: Operation) -> Replacement:
     """Rewrite a ``stablehlo.while`` that counts up by a constant as ``scf.for``."""
-    count = _counter_of(op)
+    count = LoopCounter.of(op)
     if count is None:
         return NoMatch("does not count up by a constant")
     counter = op.results[count.number]
@@ -73,7 +52,7 @@ def count_on_host(op: Operation) -> Replacement:
             return NoMatch("counts to an end that is not constant")
     elif count.last >= 1 << (element.width - 1):
         return NoMatch("counts beyond the greatest number")
-    end = _constant_number(count.end)
+    end = constant_number(count.end)
     bounds = [
         _scalar(element, count.first),
         linalg.extract(count.end, []) if end is None else _scalar(element, end),
@@ -108,56 +87,6 @@ def _move_body(op: Operation, loop: Operation, counter_number: int) -> None:
         block.append(operation)
     with ir.InsertionPoint(block), end.location:
         create("scf.yield", [value for n, value in enumerate(end.operands) if n != counter_number])
-
-
-def _counter_of(op: Operation) -> _Counter | None:
-    """The counter of a loop; None for other conditions than ``<``, computed starts and steps."""
-    condition, body = (region.blocks[0] for region in op.regions)
-    *constants, end = [operation.operation for operation in condition.operations]
-    compare = constants.pop() if constants else end
-    if compare.name != "stablehlo.compare" or list(end.operands) != list(compare.results):
-        return None
-    if any(op.name != "stablehlo.constant" for op in constants):
-        return None
-    counter, last = compare.operands
-    if comparison_direction(compare) != "LT" or not _is_scalar_integer(counter):
-        return None
-    if counter.owner != condition or last.owner == condition:
-        return None
-    number = counter.arg_number
-    step = _step(body.operations[-1].operands[number], body.arguments[number])
-    first = _constant_number(op.operands[number])
-    if step is None or first is None:
-        return None
-    return _Counter(number, first, step, last)
-
-
-def _step(following: Value, counter: Value) -> int | None:
-    """The positive constant that is added to a counter; None for any other update."""
-    producer = producer_named(following, "stablehlo.add")
-    if producer is None:
-        return None
-    operands = list(producer.operands)
-    if counter not in operands:
-        return None
-    operands.remove(counter)
-    step = _constant_number(operands[0])
-    return step if step is not None and step > 0 else None
-
-
-def _is_scalar_integer(value: Value) -> bool:
-    """True for a signed integer tensor of rank 0."""
-    type_ = value.type
-    if not isinstance(type_, ir.RankedTensorType) or type_.rank:
-        return False
-    element = type_.element_type
-    return isinstance(element, ir.IntegerType) and element.is_signless and element.width > 1
-
-
-def _constant_number(value: Value) -> int | None:
-    """The number that a constant tensor of rank 0 holds; None for computed values, resources."""
-    array = constant_array(value)
-    return None if array is None else int(array.reshape(-1)[0])
 
 
 def _scalar(element: ir.Type, number: int) -> Value:

@@ -1,0 +1,341 @@
+"""Fusion of a loop whose body is one dispatch into one dispatch.
+
+A recurrent layer is a loop over time steps. `subquant.kernels.fusion.dispatch_fusion` makes one
+dispatch of the kernels of a small step, and the call of a dispatch costs as much as the kernels of
+64 states. So the loop moves into the dispatch::
+
+    %r:4 = stablehlo.while(%i = %zero, %ys = %empty, %h = %h0, %c = %c0) ... do {
+      %x = stablehlo.dynamic_slice %xs, %i, %zero, sizes = [1, 256]
+      %y:2 = flow.dispatch @joined::@joined(%weight, %h, %x, %c)
+      %zs = stablehlo.dynamic_update_slice %ys, %y#0, %i, %zero
+      %j = stablehlo.add %i, %one
+      stablehlo.return %j, %zs, %y#0, %y#1
+    }
+
+becomes::
+
+    %r:3 = flow.dispatch @loop::@loop(%weight, %xs, %h0, %c0)
+
+A carried tensor is a *state*, the result of the last step, or a *stack*, of which each step writes
+one row. Both are results of the fused dispatch; a step writes its results beside them, and they are
+copied when all kernels of the step have read the states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ...core._mlir import Operation, Value, ir
+from ...emit import scalar
+from ...emit.linalg import Extent, constant_index
+from ...emit.loop_counter import LoopCounter, constant_number
+from ...emit.operation import (
+    byte_size,
+    is_used,
+    mlir_type,
+    producer_named,
+    producer_of,
+    tensor_type,
+)
+from ...emit.parameters import LOAD
+from ...emit.stablehlo_semantics import reshape_source
+from ...emit.vectors import Index, load, loop, memref_type, scratch, store, view
+from ...numerics.element_types import I8
+from ..kernel import Binding, Kernel, KernelCall, KernelTable
+from .dispatch_fusion import (
+    ALIGNMENT_BYTES,
+    MAX_BINDINGS,
+    MAX_STACK_BYTES,
+    inline_kernel,
+    overlap_scratch,
+    static_bindings,
+)
+
+_CONSTANTS = ("arith.constant", "stablehlo.constant", LOAD)
+"""Operations that are moved out of a loop."""
+_READ, _WRITE = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"
+_BODY_OPERATIONS = (
+    *_CONSTANTS,
+    *(_READ, _WRITE, "stablehlo.add", "stablehlo.reshape", "stablehlo.slice", "stablehlo.return"),
+)
+"""Operations beside the dispatch; an addition is that of the counter."""
+_COPIED_BYTES = (64, 32, 16, 8, 4, 2, 1)
+"""The sizes of vectors that copy a tensor, the first one that divides its size."""
+
+_Source: TypeAlias = tuple[Literal["invariant", "row", "state"], int]
+"""A step reads an operand of a number, its row of the step, or the state in a carried tensor."""
+
+
+def fuse_loops(kernels: KernelTable, fuse_below_macs: int) -> None:
+    """Replace loops whose body is one call of a small kernel, or of fused ones, by a call.
+
+    A small kernel has at most `fuse_below_macs` int8 multiply-accumulates.
+    """
+    calls_by_loop: dict[Operation, list[KernelCall]] = {}
+    for call in kernels.calls:
+        parent = call.operation.parent
+        if parent is not None and parent.operation.name == "stablehlo.while":
+            calls_by_loop.setdefault(parent.operation, []).append(call)
+    for op, calls in calls_by_loop.items():
+        kernel = calls[0].kernel
+        is_small = kernel.name == "joined" or (kernel.macs or math.inf) <= fuse_below_macs
+        if len(calls) == 1 and is_small:
+            recurrence = _Recurrence.of(op, calls[0])
+            if recurrence is not None:
+                _replace(op, recurrence, kernels)
+
+
+# -- match -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Recurrence:
+    """A loop whose body is one call.
+
+    Attributes:
+        steps: the number of iterations.
+        counter: the number of the carried counter.
+        sources: where a step reads each operand of the call.
+        operands: the operands of the fused call, except initial states.
+        results: for each carried tensor except the counter, the call's result that a step writes.
+        stacks: the carried tensors that are stacks.
+    """
+
+    call: KernelCall
+    steps: int
+    counter: int
+    sources: tuple[_Source, ...]
+    operands: tuple[Value, ...]
+    results: Mapping[int, int]
+    stacks: frozenset[int]
+
+    @classmethod
+    def of(cls, op: Operation, call: KernelCall) -> _Recurrence | None:
+        """Return the recurrence of a ``stablehlo.while``; None for other loops."""
+        counter = LoopCounter.of(op)
+        body = op.regions[1].blocks[0]
+        beside = [each.operation for each in body.operations if each.operation != call.operation]
+        if counter is None or any(each.name not in _BODY_OPERATIONS for each in beside):
+            return None
+        index, following = body.arguments[counter.number], body.operations[-1].operands
+        steps = counter.last
+        additions = [each.results[0] for each in beside if each.name == "stablehlo.add"]
+        is_counted = (counter.first, counter.step) == (0, 1) and not is_used(
+            op.results[counter.number]
+        )
+        if not steps or not is_counted or additions != [following[counter.number]]:
+            return None
+        results, stacks = {}, set[int]()
+        for number, value in enumerate(following):
+            if number == counter.number:
+                continue
+            write = producer_named(value, _WRITE)
+            if write is not None:
+                updated, value, *starts = write.operands
+                is_stack = updated == body.arguments[number]
+                if not is_stack or not _is_row(updated, value, starts, index, steps, whole=True):
+                    return None
+                stacks.add(number)
+            value = reshape_source(value, through_whole_slices=True)
+            if producer_of(value) != call.operation:
+                return None
+            results[number] = list(call.operation.results).index(value)
+        sources, operands = list[_Source](), list[Value]()
+        for operand in call.operands:
+            value = reshape_source(operand, through_whole_slices=True)
+            if value.owner == body:
+                if value.arg_number not in results or value.arg_number in stacks:
+                    return None
+                sources.append(("state", value.arg_number))
+                continue
+            producer, is_row = producer_named(value, _READ), False
+            if producer is not None and producer.block == body:
+                stacked, *starts = producer.operands
+                is_row = _is_row(stacked, value, starts, index, steps, whole=False)
+                if not is_row or _is_in(stacked, body):
+                    return None
+                value = stacked
+            elif _is_in(value, body) and value.owner.operation.name not in _CONSTANTS:
+                return None
+            sources.append(("row" if is_row else "invariant", len(operands)))
+            operands.append(value)
+        recurrence = cls(
+            call,
+            steps,
+            counter.number,
+            tuple(sources),
+            tuple(operands),
+            results,
+            frozenset(stacks),
+        )
+        bindings = len(operands) + 2 * len(results) + 1
+        return recurrence if bindings <= MAX_BINDINGS else None
+
+    @property
+    def states(self) -> list[int]:
+        """The carried tensors that are states."""
+        return [number for number in self.results if number not in self.stacks]
+
+
+def _is_in(value: Value, block: ir.Block) -> bool:
+    """True for a block's arguments, and for results of its operations."""
+    owner = value.owner
+    return bool(owner == block if isinstance(owner, ir.Block) else owner.operation.block == block)
+
+
+def _is_row(
+    tensor: Value, row: Value, starts: Sequence[Value], index: Value, steps: int, *, whole: bool
+) -> bool:
+    """True if a value is row `index` of a tensor, which has at least `steps` rows.
+
+    If `whole`, it has no more rows.
+    """
+    shape, row_shape = (list(each.type.shape) for each in (tensor, row))
+    is_static = tensor.type.has_static_shape and row.type.has_static_shape
+    if not is_static or not shape or row_shape != [1, *shape[1:]]:
+        return False
+    has_rows = shape[0] == steps if whole else shape[0] >= steps
+    row_index, *offsets = starts
+    is_whole_row = all(constant_number(each) == 0 for each in offsets)
+    return bool(has_rows and row_index == index and is_whole_row)
+
+
+# -- the fused call --------------------------------------------------------------------------------
+
+
+def _replace(op: Operation, recurrence: _Recurrence, kernels: KernelTable) -> None:
+    """Replace a loop by the call of a kernel."""
+    body = op.regions[1].blocks[0]
+    for operand in recurrence.operands:
+        if _is_in(operand, body):
+            operand.owner.operation.move_before(op)
+    kernel = _LoopKernel.of(op, recurrence)
+    types = [op.results[number].type for number in recurrence.results]
+    if not kernel.is_on_stack:
+        types.append(tensor_type([kernel.step_bytes], mlir_type(I8)))
+    operands = [*recurrence.operands, *(op.operands[number] for number in recurrence.states)]
+    with ir.InsertionPoint(op), op.location:
+        values = kernels.call(kernel.key, kernel.kernel(), operands, types, 0)
+    for number, value in zip(recurrence.results, values, strict=False):
+        op.results[number].replace_all_uses_with(value)
+    kernels.erase_calls([recurrence.call])
+    op.erase()
+
+
+@dataclass(frozen=True)
+class _LoopKernel:
+    """A kernel that runs the kernel of a recurrence in each step.
+
+    Attributes:
+        operand_bytes: of each operand.
+        carried_bytes: of each carried tensor.
+        offsets: of the results of a step, in bytes of the memory that has them all.
+        step_bytes: the size of this memory.
+    """
+
+    recurrence: _Recurrence
+    operand_bytes: tuple[int, ...]
+    carried_bytes: Mapping[int, int]
+    offsets: tuple[int, ...]
+    step_bytes: int
+
+    @classmethod
+    def of(cls, op: Operation, recurrence: _Recurrence) -> _LoopKernel:
+        """Return the kernel of a loop's recurrence."""
+        offsets, end = [], 0
+        for result in recurrence.call.operation.results:
+            offsets.append(end)
+            end += -(-byte_size(result.type) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        return cls(
+            recurrence,
+            tuple(byte_size(each.type) for each in recurrence.operands),
+            {number: byte_size(op.results[number].type) for number in recurrence.results},
+            tuple(offsets),
+            end,
+        )
+
+    @property
+    def key(self) -> object:
+        """A key that is equal for equal kernels."""
+        each = self.recurrence
+        carried = tuple(each.results.items()), tuple(sorted(each.stacks))
+        sizes = self.operand_bytes, tuple(self.carried_bytes.items())
+        return "loop", each.call.key, each.steps, each.sources, carried, sizes
+
+    @property
+    def is_on_stack(self) -> bool:
+        """True if a step's results are on the stack; else they are one more result."""
+        return self.step_bytes <= MAX_STACK_BYTES
+
+    def kernel(self) -> Kernel:
+        """The kernel; bindings are the operands and the initial states, then the results."""
+        each = self.recurrence
+        bindings = [Binding((size,), I8) for size in self.operand_bytes]
+        for (kind, number), own in zip(each.sources, static_bindings(each.call), strict=False):
+            if kind == "invariant":
+                bindings[number] = own
+        bindings += [Binding((self.carried_bytes[number],), I8) for number in each.states]
+        bindings += [Binding((self.carried_bytes[number],), I8) for number in each.results]
+        if not self.is_on_stack:
+            bindings.append(Binding((self.step_bytes,), I8))
+        return Kernel("loop", bindings, 1, self._body, 0)
+
+    def _body(self, memories: Sequence[Value], _: Value, __: Extent) -> None:
+        block, each = ir.InsertionPoint.current.block, self.recurrence
+        first_state = len(each.operands)
+        first_result = first_state + len(each.states)
+        operands = memories[:first_state]
+        carried = dict(zip(each.results, memories[first_result:], strict=False))
+        results = scratch([self.step_bytes], I8) if self.is_on_stack else memories[-1]
+        for number, memory in zip(each.states, memories[first_state:first_result], strict=True):
+            _copy(memory, 0, carried[number], 0, self.carried_bytes[number])
+        zero, bindings = constant_index(0), static_bindings(each.call)
+        inlined: list[Operation] = []
+
+        def step(index: Value) -> None:
+            buffers = []
+            for (kind, number), binding in zip(each.sources, bindings, strict=False):
+                type_ = memref_type(binding.shape, binding.element)
+                if kind == "invariant":
+                    buffers.append(operands[number])
+                elif kind == "state":
+                    buffers.append(view(carried[number], 0, type_))
+                else:
+                    size = math.prod(type_.shape) * binding.element.bits // 8
+                    start = (scalar(index) * size).value
+                    buffers.append(view(operands[number], start, type_))
+            for offset, binding in zip(self.offsets, bindings[len(buffers) :], strict=True):
+                buffers.append(view(results, offset, memref_type(binding.shape, binding.element)))
+            if each.call.kernel.workgroups == 1:
+                inline_kernel(each.call.function, buffers, inlined, zero)
+            else:
+                loop(
+                    *(0, each.call.kernel.workgroups, 1),
+                    lambda workgroup: inline_kernel(
+                        each.call.function, buffers, inlined, workgroup
+                    ),
+                )
+            for number, result in each.results.items():
+                size, start = self.carried_bytes[number], zero
+                if number in each.stacks:
+                    size //= each.steps
+                    start = (scalar(index) * size).value
+                _copy(results, self.offsets[result], carried[number], start, size)
+
+        loop(0, each.steps, 1, step)
+        overlap_scratch(block, [inlined])
+
+
+def _copy(source: Value, first: int, target: Value, start: Index, size: int) -> None:
+    """Copy `size` bytes of a memref from `first` on to another one from `start` on."""
+    lanes = next(each for each in _COPIED_BYTES if size % each == 0)
+    target_start = scalar(constant_index(start) if isinstance(start, int) else start)
+
+    def copy(offset: Value) -> None:
+        loaded = load(source, [(scalar(offset) + first).value], lanes, I8)
+        store(loaded, target, [(scalar(offset) + target_start).value])
+
+    loop(0, size, lanes, copy)
