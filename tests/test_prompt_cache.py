@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +98,26 @@ def test_commands_reuse_a_prompt(
     assert "16 of them from the prompt cache" in call(*arguments).stderr
     other = call(*arguments, "--kv-cache", "f32") if LONG else None
     assert other is None or "is of another model, version, machine or options" in other.stderr
+
+
+def test_caches_are_copied_one_after_the_other(model: Model, tmp_path: Path) -> None:
+    session = model.session()
+    session.prompt(range(3, 20))
+    assert session._caches is not None
+    alive = weakref.WeakValueDictionary[int, np.ndarray]()
+
+    def copies() -> Iterator[np.ndarray]:
+        for number, cache in enumerate(session._caches or ()):
+            assert len(alive) <= 1
+            copy = alive[number] = np.array(cache)
+            yield copy
+            del copy
+
+    model.prompt_cache(tmp_path / "prompt.cache").save(range(3, 20), copies())
+    rows = model.prompt_cache(tmp_path / "prompt.cache").load(range(3, 40))
+    assert len(rows) == len(session._caches) > 1
+    for expected, actual in zip(session._caches, rows, strict=True):
+        np.testing.assert_array_equal(np.asarray(expected)[:16], actual)
 
 
 def test_other_files_are_not_used(model: Model, tmp_path: Path) -> None:

@@ -62,6 +62,13 @@ class WeightsJob:
         return self.text is None and self.kind == "archive" and not self.calibration.imatrix
 
     @property
+    def needs_model(self) -> bool:
+        """True if the source has to be a language model."""
+        calibration = self.calibration
+        tables = (calibration.token_embedding_type, calibration.output_tensor_type)
+        return not self.is_rounding or self.held_out_text is not None or any(tables)
+
+    @property
     def unfinished(self) -> str:
         """The folder of finished blocks of a calibration."""
         return self.output.rstrip("/") + ".unfinished"
@@ -102,23 +109,20 @@ def quantize_weights_file(job: WeightsJob, *, plot: str | None, as_json: bool) -
 def _quantize(job: WeightsJob, progress: Progress) -> tuple[_Quantized, ModelCost | None]:
     """Quantize and write; return the report, and the cost for held-out tokens."""
     from ..calibration.report import model_cost
-    from ..calibration.texts import CutTexts, cut_texts
+    from ..calibration.texts import cut_texts
     from ..models.memory import return_free_memory
     from ..models.source import open_model
 
-    texts, model = CutTexts([], []), None
-    tables = (job.calibration.token_embedding_type, job.calibration.output_tensor_type)
-    if not job.is_rounding or job.held_out_text is not None or any(tables):
-        pages = [
-            None if each is None else read_text(each) for each in (job.text, job.held_out_text)
-        ]
-        model = open_model(job.source)
-        texts = cut_texts(model, pages[0], job.calibration, pages[1])
-    if model is None or job.is_rounding:
+    if not job.needs_model:
+        return _round(job, None, progress), None
+    pages = [None if each is None else read_text(each) for each in (job.text, job.held_out_text)]
+    model = open_model(job.source)
+    texts = cut_texts(model, pages[0], job.calibration, pages[1])
+    if job.is_rounding:
         result = _round(job, model, progress)
     else:
         result = _calibrate(job, model, texts, progress)
-    if model is None or not texts.held_out:
+    if not texts.held_out:
         return result, None
     return_free_memory()
     cost = model_cost(

@@ -21,6 +21,7 @@ without the file.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,10 +31,10 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from ..core.files import write_atomically
+from ..core.files import open_atomically, writing
 from ..errors import InputError
 from ..numerics.cache_formats import formats_of
-from ..numerics.element_types import AnyArray
+from ..numerics.element_types import AnyArray, DType
 from .configuration import Configuration
 from .interface import Shape
 
@@ -97,26 +98,22 @@ class PromptCache:
         """
         if self._stored is not None and self._stored.tokens == list(tokens):
             return
-        arrays = [np.ascontiguousarray(cache[: len(tokens)]) for cache in caches]
         header = json.dumps(
             {
                 "key": self._key,
                 "tokens": list(tokens),
-                "arrays": [[each.shape, each.dtype.name] for each in arrays],
+                "arrays": [[shape, dtype.name] for shape, dtype in self._layout(len(tokens))],
             }
         ).encode()
-        data = b"".join(
-            [
-                _MAGIC,
-                len(header).to_bytes(8, "little"),
-                header,
-                *(each.tobytes() for each in arrays),
-            ]
-        )
-        try:
-            write_atomically(self._path, data + blake3(data).digest())
-        except OSError as error:
-            raise InputError(f"cannot write '{self._path}': {error.strerror or error}") from None
+        head = b"".join([_MAGIC, len(header).to_bytes(8, "little"), header])
+        hasher = blake3(head)
+        with writing(self._path), open_atomically(self._path) as file:
+            file.write(head)
+            for cache in caches:  # one after the other is copied from the device
+                rows = np.ascontiguousarray(cache[: len(tokens)]).reshape(-1).view(np.uint8)
+                hasher.update(rows.data)
+                file.write(rows.data)
+            file.write(hasher.digest())
 
     def _read(self) -> _Prefix | None:
         """Read the file; None if it is missing, damaged or of another key, with a remark."""
@@ -147,15 +144,20 @@ class PromptCache:
 
     def _arrays(self, header: dict[str, Any], data: bytes) -> list[AnyArray]:
         """The arrays of a file with this program's key, which has this program's caches."""
-        configuration, count = self._configuration, len(header["tokens"])
         arrays, offset = [], 0
-        for each in [*formats_of(self._shape.kv_cache)] * configuration.blocks:
-            shape = (count, configuration.kv_heads, each.row_length(configuration.size))
-            dtype = each.element.dtype
-            array = np.frombuffer(data, dtype, int(np.prod(shape)), offset)
+        for shape, dtype in self._layout(len(header["tokens"])):
+            array = np.frombuffer(data, dtype, math.prod(shape), offset)
             arrays.append(array.reshape(shape))
             offset += array.nbytes
         return arrays
+
+    def _layout(self, count: int) -> Sequence[tuple[tuple[int, ...], DType]]:
+        """The shape and the type of each array for a number of tokens."""
+        c = self._configuration
+        return [
+            ((count, c.kv_heads, each.row_length(c.size)), each.element.dtype)
+            for each in formats_of(self._shape.kv_cache)
+        ] * c.blocks
 
 
 def pieces_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
