@@ -87,3 +87,15 @@ def test_sums_are_exact(case, zero, instructions):
     expected = (x.astype(np.int64) - wide) @ weight.astype(np.int64)
     actual = main_of(text, kernels=instructions)(x.view(np.int8), z.view(np.int8))
     np.testing.assert_array_equal(actual, expected)
+
+
+def test_differences_that_wrap_stay_as_they_are():
+    """``x - z`` of i16 with a zero point that is none of 8 bits."""
+    rng = np.random.default_rng(0)
+    x, weight = (rng.integers(-100, 28, shape) for shape in ((20, 64), (64, 40)))
+    text = program((20, 64), weight, (), is_signed=True)
+    text = text.replace("%z: tensor<i8>", "%zw: tensor<i16>")
+    text = "\n".join(line for line in text.splitlines() if "%zw = " not in line)
+    difference = x.astype(np.int16) - np.int16(32700)
+    actual = main_of(text)(x.astype(np.int8), np.array(32700, np.int16))
+    np.testing.assert_array_equal(actual, difference.astype(np.int64) @ weight)

@@ -76,6 +76,7 @@ CASES = [
     (16, 512, 48, 256, "i8", False, True),
     (24, 1024, 64, 16, "u2", True, False),
     (13, 480, 48, 32, "i8", False, False),  # nothing to unpack but the sign
+    (14, 1056, 40, 96, "i8", True, False),  # a block is no multiple of the 64 k of a tile
 ]
 
 

@@ -14,7 +14,7 @@ _TILE_ROWS = 16
 """A tile register has up to 16 rows."""
 _MIN_ROWS, _MIN_ROWS_8_BITS = 9, 12
 """AVX512-VNNI is as fast with fewer rows; a weight of 8 bits has nothing to unpack there."""
-_MIN_BLOCK_SIZE = 16
+_MIN_PIECE = 16
 """A tile product takes 16 cycles for 16 rows, whatever its K."""
 _BLOCKS_PER_UNIT = (8, 6, 5, 4, 3, 2, 1)
 """Counts of blocks that are unrolled; `AmxBlockwisePlan.register` needs them."""
@@ -61,9 +61,10 @@ class AmxBlockwisePlan:
             return None
         is_unpacked = weight.tiles.bits == 8 and weight.codebook is None
         has_few_rows = m is not None and m < (_MIN_ROWS_8_BITS if is_unpacked else _MIN_ROWS)
-        if has_few_rows or weight.tiles.block_size < _MIN_BLOCK_SIZE:
+        plan = cls(weight, m)
+        if has_few_rows or plan.piece < _MIN_PIECE:
             return None
-        return cls(weight, m) if SignedPanel.fits(weight, 1) else None
+        return plan if SignedPanel.fits(weight, 1) else None
 
     @property
     def tiles(self) -> Tiles:
@@ -79,8 +80,9 @@ class AmxBlockwisePlan:
 
     @property
     def piece(self) -> int:
-        """The k of a tile product: a block, or 64 of a larger one."""
-        return min(self.tiles.block_size, TILE_ROW_BYTES)
+        """The k of a tile product, in whole k-packs: those of a block, or up to 64 of them."""
+        size = self.tiles.block_size
+        return next(n for n in range(TILE_ROW_BYTES, 0, -4) if size % n == 0)
 
     @property
     def pieces_per_block(self) -> int:

@@ -112,6 +112,8 @@ def _computed(contraction: Contraction, x: _Difference, w: _Difference) -> Corre
     if broadcast is None or x.shape or weights is None:
         return None
     zero, dims = broadcast.operands[0], list(broadcast.attributes["broadcast_dimensions"])
+    if zero.type.element_type != mlir_type(I32) and not _has_8_bits(zero):
+        return None  # the difference may wrap
     sizes = [int(size) for size in zero.type.shape]
     axes = [int(axis) for axis, size in zip(dims, sizes, strict=True) if size != 1]
     if any(axis in left.contracted for axis in axes):
@@ -132,6 +134,20 @@ def _computed(contraction: Contraction, x: _Difference, w: _Difference) -> Corre
         return corrected.value
 
     return correct
+
+
+def _has_8_bits(wide: Value) -> bool:
+    """True if wider integers are those of an 8-bit type."""
+    owner = producer_of(wide)
+    if owner is None:
+        return False
+    if owner.name == "stablehlo.convert":
+        return bool(owner.operands[0].type.element_type == mlir_type(I8))
+    if owner.name == "stablehlo.and":
+        return known_integer(owner.operands[1]) == 255
+    return owner.name in ("stablehlo.broadcast_in_dim", "stablehlo.reshape") and _has_8_bits(
+        owner.operands[0]
+    )
 
 
 def _without_pad(op: Operation, operand: Value) -> tuple[Value, int, dict[str, ir.Attribute]]:
