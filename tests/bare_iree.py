@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.iree_driver import compiler_path
@@ -30,7 +31,9 @@ def compile_bare(module: str | bytes, *flags: str) -> bytes:
 
 
 def assert_refused(module: str | bytes, message: bytes, workaround: str) -> None:
-    """Check that IREE still refuses a module with a message."""
+    """Check in the long suite that IREE, of the pinned version, refuses a module with a message."""
+    if not LONG:
+        return
     try:
         compile_bare(module)
     except subprocess.CalledProcessError as error:

@@ -69,6 +69,7 @@ settings.register_profile(
     "fixed",
     derandomize=True,
     deadline=None,
+    max_examples=100 if LONG else 40,
     database=None,
     print_blob=False,
     phases=[
@@ -127,7 +128,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     devices.starts(item)
 
 
-_COMPILED_SHARE = 5
+_COMPILED_SHARE = 10
 """The short suite runs one case of this many of a test that compiles."""
 
 

@@ -94,7 +94,7 @@ def test_chosen_matrices_of_every_block_type(
 
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (1, 8), (3, 1), (3, 8), (2, 40)])
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.share(2)
+@pytest.mark.share(5)
 def test_numbers_of_batches_and_rows(
     kernels: str, count: int, rows: int, cpu: Device, tmp_path: Path
 ) -> None:
@@ -145,6 +145,7 @@ def test_chosen_matrices_of_floats(element: str, rows: int, cpu: Device, tmp_pat
 
 
 @pytest.mark.device
+@pytest.mark.skipif(not LONG, reason="6 s; kernels of GPUs have tests of their own")
 def test_vulkan(vulkan: Device, tmp_path: Path) -> None:
     """Up to eight rows choose a matrix; IREE computes more of them."""
     tensors = [STACKS[name] for name in ("Q4_K", "Q8_0")]

@@ -113,6 +113,7 @@ def outcome(report: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(each["name"], each["status"], each["message"]) for each in report["results"]]
 
 
+@pytest.mark.skipif(not LONG, reason="6 s; test_dask_engine kills workers, too")
 def test_nothing_is_lost_where_workers_are_killed(
     models: Path, alone: dict[str, Any], cluster: Cluster
 ) -> None:

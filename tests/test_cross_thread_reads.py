@@ -65,7 +65,7 @@ def small(*shape: int) -> np.ndarray:
         ((2, 9, 10, 20), [0, 1, 2]),
     ],
 )
-@pytest.mark.share(3)
+@pytest.mark.share(10)
 def test_sums_over_any_axes(
     device: Device, before: str, shape: tuple[int, ...], axes: list[int]
 ) -> None:

@@ -50,7 +50,7 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=name_of)
+@pytest.mark.parametrize("page", PAGES_WITH_CODE[:: 1 if LONG else 3], ids=name_of)
 def test_blocks_print_the_output_of_the_page(
     page: Path, in_temporary_folder: Path, request: pytest.FixtureRequest
 ) -> None:

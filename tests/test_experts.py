@@ -368,6 +368,7 @@ def resident_bytes(path: str) -> int:
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no file system in memory")
+@pytest.mark.skipif(not LONG, reason="5 s; a claim on memory, not on numbers")
 def test_a_token_reads_the_chosen_experts() -> None:
     """Files in memory are not read ahead: pages are in memory where the program touched them.
 

@@ -33,13 +33,14 @@ def fuzz() -> Any:
 def test_inputs_of_every_kind(
     fuzz: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kinds of the first inputs of a run of 60."""
-    monkeypatch.setattr(sys, "argv", ["fuzz", "--count", "60", "--seed", "11"])
+    """Kinds of the first inputs of a run."""
+    count = 60 if LONG else 20
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--count", str(count), "--seed", "11"])
     with pytest.raises(SystemExit) as ended:
         fuzz.main()
     printed = capsys.readouterr().out
     assert ended.value.code == 0, printed
-    assert printed.startswith("60 inputs, 0 failures (seed 11; ")
+    assert printed.startswith(f"{count} inputs, 0 failures (seed 11; ")
 
 
 def test_an_input_follows_from_seed_kind_and_number(fuzz: Any) -> None:

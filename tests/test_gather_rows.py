@@ -17,6 +17,7 @@ import gguf
 import numpy as np
 import pytest
 
+from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.formats.irpa import Archive
@@ -205,7 +206,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize("has_archive", [True, False])
-@pytest.mark.share(2)
+@pytest.mark.skipif(not LONG, reason="6 s; the short suite looks up rows of GGUF's types")
 def test_rows_of_any_block_format(has_archive: bool, cpu: Device, tmp_path: Path) -> None:
     """With packed parameters in an archive, and with weights that the program packs at load."""
     source = tmp_path / "source.irpa"

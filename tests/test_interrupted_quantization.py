@@ -72,7 +72,7 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, name: str, call_number: int) -
         ("q.gguf", ["--method", "auto", "--bits-average", "4.5"]),
     ],
 )
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 def test_the_result_has_the_same_bytes(
     output: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ WINDOWS = {
 
 @needs_amx
 @pytest.mark.parametrize("case", WINDOWS)
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_convolutions_are_exact(case):
     x_shape, w_shape, options = WINDOWS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
@@ -101,7 +101,7 @@ MATRICES = [
 @needs_amx
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("rows", "depth", "columns"), MATRICES)
-@pytest.mark.share(3)
+@pytest.mark.share(7)
 def test_matrices_are_exact(rows, depth, columns, threads):
     x, w = drawn(rows, depth), drawn(depth, columns, seed=1)
     executable = subquant.compile(product(rows, depth, columns), kernels="amx", threads=threads)
@@ -188,7 +188,7 @@ def test_a_tile_is_multiplied_as_often_as_registers_allow(tmp_path):
         (32, 1024, 64, 0),  # each tile is read once
     ],
 )
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 def test_a_weight_passes_by_rows_that_stay_in_the_first_cache(
     rows, depth, columns, passing, tmp_path
 ):

@@ -68,7 +68,7 @@ def check(case, device, activations, *, transposed=False, kernels="spirv", **par
 @ON_VULKAN
 @ACTIVATIONS
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.share(4)
+@pytest.mark.share(7)
 def test_products_are_those_of_float64(case, activations, vulkan):
     check(case, vulkan, activations)
 
@@ -126,7 +126,7 @@ def test_few_rows_have_split_k(case, target):
 @ON_VULKAN
 @ACTIVATIONS
 @pytest.mark.parametrize(("zeros", "offsets"), [(False, True), (True, False), (True, True)])
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 def test_zero_points_and_offsets(zeros, offsets, activations, vulkan):
     case = (5, 256, 80, 32, "u5" if offsets else "i4")
     check(case, vulkan, activations, zeros=zeros, offsets=offsets, transposed=True)

@@ -29,9 +29,9 @@ from subquant.runtime import Device
 from subquant.weights.sources import open_weights
 from transformer_oracle import Oracle
 
-FLOAT_FOLDERS = ["gemma3"]
-if LONG:
-    FLOAT_FOLDERS += ["llama", "llama_yarn", "mistral", "phi3_partial", "qwen2_window", "qwen3"]
+FLOAT_FOLDERS = [
+    "gemma3", "llama", "llama_yarn", "mistral", "phi3_partial", "qwen2_window", "qwen3"
+]  # fmt: skip
 
 
 def load_folder(name: str, cache: Path, **options: Any) -> tuple[Model, np.ndarray, np.ndarray]:
@@ -47,6 +47,7 @@ def error_of(actual: np.ndarray, expected: np.ndarray) -> float:
     return float((np.abs(actual - expected).max(-1) / greatest).max())
 
 
+@pytest.mark.skipif(not LONG, reason="8 s; the short suite compares caches with the oracle")
 @pytest.mark.parametrize("name", FLOAT_FOLDERS)
 def test_a_cache_of_f32_gives_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
     """Tokens in batches, a prompt, and single tokens after it; windows slide."""

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from gguf_models import SMALL, TinyModel
+from programs import LONG
 from subquant.compiler.cache import Cache
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -233,6 +234,7 @@ def test_weights_in_blocks_are_computed_by_kernels(integers: Compiled) -> None:
 
 
 @pytest.mark.device
+@pytest.mark.skipif(not LONG, reason="10 s; kernels of GPUs have tests of their own")
 def test_vulkan(vulkan: Device, tmp_path: Path) -> None:
     options = CompileOptions(target="vulkan", vulkan_target=vulkan.vulkan_target)
     compiled = Compiled(TinyModel("gemma3", ["Q8_0"]), vulkan, tmp_path, options, Shape(24, (8,)))

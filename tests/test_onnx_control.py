@@ -152,7 +152,7 @@ def test_a_loop_while_a_condition_holds(device: Device) -> None:
 @ON_DEVICES
 @pytest.mark.parametrize("backward", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_a_scan(axis: int, backward: int, device: Device) -> None:
     """Sums of rows or columns, of dequantized bytes, from either end; results along axis 1."""
     body = graph(

@@ -148,6 +148,7 @@ def without(
         pytest.param("vulkan", 0.3, marks=pytest.mark.vulkan),
     ],
 )
+@pytest.mark.share(6)
 def test_operators_keep_the_number_of_rows(device: Device | None, share: float) -> None:
     inputs = {"x": X, "mask": drawn(np.int32, (3, 4), share)}
     # ONNX Runtime refuses the greatest of no elements.

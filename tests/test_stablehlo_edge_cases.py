@@ -93,6 +93,7 @@ def test_padding_that_cuts(
 
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 1)])
 @pytest.mark.parametrize("dilation", [[1, 1], [2, 2], [2, 1], [1, 3]])
+@pytest.mark.share(3)
 def test_every_padding_interpreted(dilation: list[int], sizes: tuple[int, int]) -> None:
     ends = ([0, 0], [1, 0], [0, -1], [-1, 0], [-1, -1], [2, -1])
     windows = [Window([*two], dilation, 3, sizes) for two in itertools.product(ends, ends)]

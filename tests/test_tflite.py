@@ -92,7 +92,7 @@ def test_numpy_computes_what_litert_does(case: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("cases", groups(COMPARED), ids=named)
-@pytest.mark.share(9)
+@pytest.mark.share(16)
 def test_the_cpu_computes_what_litert_does(cases: list[str], cpu: Device) -> None:
     assert compare(model(cases, 0), cpu, 3) > 0
 
@@ -311,7 +311,7 @@ def test_exact_semantics_round_the_real_result_once(cpu: Device) -> None:
 def test_exact_semantics_take_every_operator_and_type() -> None:
     """NumPy's floats, and a module; no quantized type has 64 bits."""
     options = ImportOptions(semantics="exact")
-    for case in share_of(CASES, 4):
+    for case in share_of(CASES, 8):
         if case.startswith("CAST-") and case.endswith("int64") and "float" not in case:
             continue
         rng = np.random.default_rng(0)
@@ -357,7 +357,7 @@ def subtraction() -> bytes:
 @pytest.mark.parametrize("batch", ["5", "dynamic"])
 @pytest.mark.parametrize("case", ["CONV_2D-int8", "AVERAGE_POOL_2D-uint8", "FULLY_CONNECTED-int8",
                                   "SUB-int16"])  # fmt: skip
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_a_batch_is_its_elements(case: str, batch: str, cpu: Device) -> None:
     rng = np.random.default_rng(10)
     data = one_case(CASES[case], rng)

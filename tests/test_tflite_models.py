@@ -45,7 +45,7 @@ def test_numpy_equals_litert(name: str) -> None:
 
 @ON_DEVICES
 @pytest.mark.parametrize("name", INTEGER)
-@pytest.mark.share(2)
+@pytest.mark.share(6)
 def test_devices_equal_litert(name: str, device: Device, device_name: str) -> None:
     """100 inputs are compared on Vulkan with ``scripts/test --long``."""
     assert compare(model(name), device, 100 if LONG or not device.is_vulkan else 3) > 0

@@ -29,6 +29,7 @@ import pytest
 from command_line import succeed
 from devices import compile_for
 from litert import LiteRt
+from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.reading import parse_text
 from subquant.core._mlir import in_context_of, ir
@@ -232,6 +233,7 @@ def test_models_are_equal_to_litert(name: str, cpu: Device) -> None:
 
 
 @pytest.mark.vulkan
+@pytest.mark.skipif(not LONG, reason="the short suite has a model with 8-bit storage")
 def test_a_model_on_vulkan_with_32bit_storage(vulkan_32bit: Device) -> None:
     outputs = compare("okay_nabu", vulkan_32bit, STEPS)
     assert len(outputs) == STEPS

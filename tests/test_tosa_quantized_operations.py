@@ -180,7 +180,7 @@ def interpreted_pairs(
     ("set_", "options"),
     [*((set_, "") for set_ in SETS), *(("ratio", options) for options in OPTIONS[1:])],
 )
-@pytest.mark.share(2)
+@pytest.mark.share(8)
 def test_all_pairs_of_bytes(name: str, set_: str, options: str, cpu: Device) -> None:
     """65,536 pairs: near the exact result, and the round trip equals TOSA on IREE."""
     operands, result = operands_of(name, set_)

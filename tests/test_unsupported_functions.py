@@ -31,6 +31,7 @@ def function_text(name: str) -> str:
 
 
 @pytest.mark.parametrize("target", ["llvm-cpu", "vulkan"])
+@pytest.mark.share(2)
 def test_functions_of_f64_compile_or_are_refused(target: str, context: ir.Context) -> None:
     """IREE refuses one that `why_absent` does not know: ``undefined symbol: cos``."""
     supported = []

@@ -331,7 +331,7 @@ def written_rows(start: str, dtype: str) -> list[tuple[list[np.ndarray], int, li
 @ON_DEVICES
 @pytest.mark.parametrize("element", ["f16", "f32", "i8"])
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 def test_variables_with_equal_first_values(
     device: Device, device_name: str, element: str, start: str
 ) -> None:
