@@ -92,6 +92,7 @@ def fail(*arguments: str, stdin: bytes | None = None) -> str:
 
 @pytest.mark.parametrize("command", ["opt", "compile", "inspect"])
 @pytest.mark.parametrize("name", KILLERS)
+@pytest.mark.share(2)
 def test_text_that_kills_the_parser(name: str, command: str) -> None:
     text, message = KILLERS[name]
     Path("model.mlir").write_text(text)

@@ -193,6 +193,7 @@ def after(data: bytes, path: Path, passes: str | None) -> str:
 
 
 @pytest.mark.parametrize("name", list(PASSES))
+@pytest.mark.share(3)
 def test_no_op_leaves_the_module_as_it_is(name: str) -> None:
     path = FOLDER / name / "no-op.mlir"
     data = path.read_bytes()

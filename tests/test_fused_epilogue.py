@@ -227,7 +227,7 @@ func.func @main(%x: tensor<{types[0]}x!x>) -> tensor<{types[2]}x!y> {{
 
 @pytest.mark.parametrize("channels", [3, 20, 64])
 @pytest.mark.parametrize("instructions", EVERY)
-@pytest.mark.share(3)
+@pytest.mark.share(7)
 def test_depthwise_convolutions(channels, instructions):
     """The last vector of channels overlaps the one before it."""
     w = np.random.default_rng(channels).integers(-127, 128, (3, 3, 1, channels))

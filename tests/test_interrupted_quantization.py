@@ -99,6 +99,7 @@ def test_the_result_has_the_same_bytes(
 
 
 @pytest.mark.parametrize("output", ["q.irpa", "q.gguf"])
+@pytest.mark.share(2)
 def test_measuring_goes_on_after_measured_blocks(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

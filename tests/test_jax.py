@@ -172,6 +172,7 @@ CASES = [(scheme, kind) for scheme in SCHEMES for kind in ("layer", "block")]
 
 
 @pytest.mark.parametrize(("scheme", "kind"), CASES)
+@pytest.mark.share(3)
 def test_every_weight_is_raised(scheme: str, kind: str) -> None:
     remarks: list[Remark] = []
     module = raised_module(model(scheme, kind).exported, remarks)

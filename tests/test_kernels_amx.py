@@ -83,7 +83,7 @@ def test_what_is_around_pictures_is_put_in_by_the_kernel(case):
 
 @needs_amx
 @pytest.mark.parametrize("case", AROUND)
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_convolutions_with_padding_are_exact(case):
     x_shape, w_shape, padding, strides, _ = AROUND[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
@@ -147,6 +147,7 @@ def test_operands_that_are_computed_lie_anywhere_in_memory():
 
 @needs_amx
 @pytest.mark.parametrize("case", ["runs that are read again", "apart", "odd lines"])
+@pytest.mark.share(3)
 def test_a_process_that_may_not_use_tiles_computes_without(case, tmp_path):
     x_shape, w_shape, options = WINDOWS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)

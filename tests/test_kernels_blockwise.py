@@ -90,7 +90,7 @@ GEMM_CASES = [
 @pytest.mark.parametrize(("zeros", "offsets"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("case", GEMM_CASES, ids=str)
 @pytest.mark.parametrize("is_known", [False, True])
-@pytest.mark.share(8)
+@pytest.mark.share(18)
 def test_gemm_with_unpacked_panels(case, zeros, offsets, is_known, instructions):
     check(case, instructions, zeros=zeros, offsets=offsets, is_known=is_known)
 

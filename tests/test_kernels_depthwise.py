@@ -117,7 +117,7 @@ def test_threads_share_small_depthwise_convolutions(size, workgroups):
 
 
 @pytest.mark.parametrize("instructions", EVERY)
-@pytest.mark.share(2)
+@pytest.mark.share(7)
 def test_depthwise_accumulators_of_extremes_are_exact(instructions):
     text, _ = depthwise(drawn(1, 12, 9, 40), drawn(3, 3, 1, 40), padding=(1, 1))
     main = main_of(text, kernels=instructions)

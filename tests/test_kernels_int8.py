@@ -43,7 +43,7 @@ CONVOLUTIONS = {
 
 @pytest.mark.parametrize("instructions", CONV_INSTRUCTIONS)
 @pytest.mark.parametrize("case", CONVOLUTIONS)
-@pytest.mark.share(6)
+@pytest.mark.share(14)
 def test_convolutions_are_exact(case, instructions):
     x_shape, w_shape, options = CONVOLUTIONS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)

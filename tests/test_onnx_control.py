@@ -340,6 +340,7 @@ LOOPS = {
         ),
     ],
 )
+@pytest.mark.share(5)
 def test_results_are_as_many_as_iterations(kind: str, device: Device | None) -> None:
     check(*LOOPS[kind], device, tolerance=1e-6)
 

@@ -51,6 +51,7 @@ SHAPES = [(), (1,), (7,), (0,), (2, 0, 3), (4, 3), (2, 3, 4), (2, 1, 3, 2), (1, 
 
 @CPU_AND_NUMPY
 @pytest.mark.parametrize("share", [0, 0.5, 1])
+@pytest.mark.share(3)
 def test_non_zero_of_every_rank(device: Device | None, share: float) -> None:
     inputs = {f"x{n}": drawn(np.float32, shape, share) for n, shape in enumerate(SHAPES)}
     check(non_zeros(inputs), inputs, device)
