@@ -29,7 +29,6 @@ from hypothesis import HealthCheck, Phase, settings
 
 import devices
 import together
-import unverified_session
 from command_line import MODEL, succeed
 from programs import LONG
 from subquant.compiler import iree_driver
@@ -41,6 +40,9 @@ from subquant.runtime.open_device import OpenDevice
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("SUBQUANT_CACHE", str(ROOT / ".cache" / "iree"))
+
+# The long suite has IREE's compiler verify the module after each of its passes.
+iree_driver.VERIFIES_EACH_PASS = LONG
 
 # Workers side by side have a part of the cores each. IREE's compiler takes up to 12; on two cores a
 # large module takes 6 % less CPU time with one task at a time.
@@ -189,21 +191,6 @@ def pytest_report_header() -> str:
     if LONG:
         return "suite: long"
     return "suite: short; scripts/test --long has all cases, and draws more examples"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def without_verification() -> Iterator[None]:
-    """Compile without IREE's verification between its passes; the long suite compiles with it."""
-    session_command = iree_driver.session_command
-
-    def unverified_command() -> list[str]:
-        python, no_site, _, packages = session_command()
-        return [python, no_site, unverified_session.__file__, packages]
-
-    with pytest.MonkeyPatch.context() as patch:
-        if not LONG and hasattr(os, "memfd_create"):
-            patch.setattr(iree_driver, "session_command", unverified_command)
-        yield
 
 
 _LARGE = open_device._MIN_BYTES_TO_LEND

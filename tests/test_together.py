@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,14 +14,12 @@ import pytest
 import conftest
 import devices
 import programs
-import unverified_session
 from programs import PRODUCT, one_operation
 from subquant.compiler import iree_driver
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 from subquant.errors import SubquantError
-from subquant.iree_hooks import session
 from subquant.runtime import Device
 from together import Together
 
@@ -167,17 +166,29 @@ def test_a_share_of_names_keeps_their_order(monkeypatch: pytest.MonkeyPatch) -> 
         assert actual == sorted(actual, key=int)
 
 
-def test_verification_changes_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code without IREE's verification, as the short suite compiles, and with it."""
+_WHOLE_KERNELS = """
+import os, sys
+sys.path[:1] = [PLUGIN, sys.argv[1]]
+from iree_hooks import session
+session.KernelBodies.take = lambda self, module: None
+os._exit(session._main(*sys.argv[2:]))
+"""
+
+
+def test_absent_kernels_and_verification_change_no_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A kernel whose body IREE has from the start, in a module that it verifies after each pass."""
     monkeypatch.setenv("SUBQUANT_CACHE", "off")
-    python, no_site, _, packages = iree_driver.session_command()
     program = one_operation(PRODUCT, ["8x64xi8", "64x96xi8"], "8x96xi32")
-    codes = []
-    for path in (unverified_session.__file__, session.__file__):
-        command = [python, no_site, path, packages]
-        monkeypatch.setattr(iree_driver, "session_command", lambda command=command: command)
-        codes.append(compile_to_bytes(program))
-    assert codes[0] == codes[1]
+    code = compile_to_bytes(program)
+    python, no_site, session_path, packages = iree_driver.session_command()
+    script = tmp_path / "session.py"
+    script.write_text(_WHOLE_KERNELS.replace("PLUGIN", repr(str(Path(session_path).parents[1]))))
+    command = [python, no_site, str(script), packages]
+    monkeypatch.setattr(iree_driver, "session_command", lambda: command)
+    monkeypatch.setattr(iree_driver, "VERIFIES_EACH_PASS", True)
+    assert compile_to_bytes(program) == code
 
 
 @pytest.mark.parametrize(("expression", "is_found"), [("device", True), ("not device", False)])

@@ -68,6 +68,10 @@ _LESS_FUSION_ERRORS = (
 """Parts of the messages about dispatches that IREE compiles without this fusion."""
 
 
+VERIFIES_EACH_PASS = False
+"""True to have IREE's compiler verify a module after each of its passes in all attempts."""
+
+
 def run_iree(
     bytecode: bytes,
     options: CompileOptions,
@@ -85,6 +89,9 @@ def run_iree(
     also refuses some dispatches with several results, for example if a model returns all tensors. A
     module that is refused for either reason is compiled again without these fusions
     (`_MULTI_USE_FUSION_FLAG`).
+
+    A session verifies the module after each pass in the last attempt only, whose messages count
+    (`subquant.iree_hooks.session`).
 
     Args:
         reproducer: the file for the module if IREE fails; by default ``subquant.reproducer.mlir``
@@ -108,6 +115,11 @@ def run_iree(
     if peels_loops and not any(_REMAINDER_STRATEGY_FLAG in flag for flag in flags):
         # Unmasked vectors may exceed IREE's bound for vectors: the default is the next attempt.
         attempts.insert(0, [f"--{_REMAINDER_STRATEGY_FLAG}=peel", *flags])
+    verification = [session.VERIFY_FLAG] if uses_session(options) else []
+    if VERIFIES_EACH_PASS:
+        attempts = [[*verification, *each] for each in attempts]
+    elif verification:
+        attempts.append([*verification, *attempts[-1]])
     for each in attempts:
         result = _run_compiler(files, options, workers, each)
         needs_less_fusion = any(message in result.stderr for message in _LESS_FUSION_ERRORS)

@@ -4,6 +4,8 @@
 ``iree-compile``; ``PACKAGES`` is the folder that has the package ``iree``. The changes:
 
 * results of constant dispatches are not confused (`subquant.iree_hooks.constant_dispatches`);
+* for a CPU, kernels are empty while IREE compiles the program
+  (`subquant.iree_hooks.kernel_bodies`);
 * for a CPU, synchronous entry points (`subquant.iree_hooks.sync_entries`);
 * for Vulkan, asynchronous entry points (`subquant.iree_hooks.async_entries`) and exact shaders
   (`subquant.iree_hooks.exact_shaders`);
@@ -14,6 +16,11 @@
   same for all modules with the same flags: ``WORKERS`` is a file that has it, or
   `COMPILE_WORKER_PROGRAM` to compile it in another thread. Without a ``MODULE`` only the worker
   program is compiled.
+
+IREE's compiler verifies a module after each of its passes by default, which takes a third of its
+time (`docs/performance/compile-time.md`). Here it does so with `VERIFY_FLAG` only: the module that
+it reads and the one after each change are verified, and the code is the same. `iree_driver` tries
+a module that is refused once more with this flag, for the messages.
 """
 
 from __future__ import annotations
@@ -38,10 +45,14 @@ from .constant_dispatches import keep_results
 from .entry_names import SET_CONTROL_BLOCK, WORKER, WORKGROUP
 from .exact_shaders import forbid_inexact_floats
 from .hal_operations import child_operations
+from .kernel_bodies import PHASE as WITH_KERNELS
+from .kernel_bodies import KernelBodies
 from .sync_entries import add_sync_entries
 
 COMPILE_WORKER_PROGRAM = "new"
 """The argument ``WORKERS`` that compiles the worker program too."""
+VERIFY_FLAG = "--verify"
+"""The flag that has IREE's compiler verify the module after each pass."""
 _CPU_FLAG = "--iree-hal-target-device=local"
 _EXPORT = "hal.executable.export"
 
@@ -58,6 +69,8 @@ Their dialects cost time: IREE prepares each set of patterns for all registered 
 dominates the compilation of a small program.
 """
 
+_PRINT_FLAG = "--mlir-print-assume-verified"
+"""The flag that keeps IREE's analyses, which number values as text does, from verifying first."""
 _GLOBAL_FLAGS: list[str] = []
 _GLOBAL_FLAGS_LOCK = threading.Lock()
 
@@ -87,13 +100,14 @@ class _Session:
 
         _mlir.globals.dialect_search_modules = []  # no classes of operations
         self._api, self._ir = api, ir
-        self._is_for_cpu = _CPU_FLAG in flags
+        self._is_for_cpu, self._verifies = _CPU_FLAG in flags, VERIFY_FLAG in flags
         # Set the flags of IREE's compiler; a process has one set of them.
         with _GLOBAL_FLAGS_LOCK:
             if not _GLOBAL_FLAGS:
                 unused = _UNUSED_PLUGINS_FOR_CPU if _CPU_FLAG in flags else _UNUSED_PLUGINS
                 plugins = [f"--iree-plugin=-{name}" for name in unused]
-                _GLOBAL_FLAGS[:] = ["iree-compile", *plugins, *flags]
+                known = [flag for flag in flags if flag != VERIFY_FLAG]
+                _GLOBAL_FLAGS[:] = ["iree-compile", _PRINT_FLAG, *plugins, *known]
                 ctypes_dl._initializeGlobalCL(*_GLOBAL_FLAGS)
         self._session = api.Session()
         # Functions of IREE's C interface that its Python interface lacks.
@@ -103,6 +117,9 @@ class _Session:
         )
         for function in (self._compile_from, self._compile_to):
             function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_char_p], None
+        self._set_verification = ctypes_dl._dylib.ireeCompilerInvocationSetVerifyIR
+        self._set_verification.argtypes = [ctypes.c_void_p, ctypes.c_bool]
+        self._set_verification.restype = None
 
     def register_targets(self) -> None:
         """Register LLVM's targets, before a session in another thread does the same.
@@ -117,17 +134,20 @@ class _Session:
         self._run(invocation, "executable-sources", "executable-configurations")
 
     def compile(self, source: Any, output: Any, edits: Iterable[_Edit]) -> None:
-        """Compile a module, with changes in the order of their phases."""
+        """Compile a module, with changes in the order of their phases, "" for the start."""
         invocation = self._session.invocation()
         invocation.enable_console_diagnostics()
+        self._set_verification(invocation._inv_p, self._verifies)
         if not invocation.parse_source(source):
             raise _Failed
         previous = ""
         for phase, edit in edits:
-            self._run(invocation, previous, phase)
+            if phase:
+                self._run(invocation, previous, phase)
             previous = phase
             module = invocation.export_module()
             edit(module)
+            self._verify(module)
             invocation.import_module(module)
         self._run(invocation, previous, "end")
         invocation.output_vm_bytecode(output)
@@ -139,6 +159,13 @@ class _Session:
         self._compile_to(invocation._inv_p, end.encode())
         if not invocation.execute():
             raise _Failed
+
+    def _verify(self, module: Any) -> None:
+        try:
+            module.verify()
+        except self._ir.MLIRError as error:
+            print(error, file=sys.stderr)
+            raise _Failed from None
 
     def compile_worker_program(self) -> bytes:
         """Compile the worker program."""
@@ -166,6 +193,9 @@ class _Session:
                 self._add_setter_function(module, worker_program)
 
         edits: list[_Edit] = [("flow", functools.partial(keep_results, self._ir))]
+        if self._is_for_cpu:
+            kernels = KernelBodies(self._ir)
+            edits = [("", kernels.take), *edits, (WITH_KERNELS, kernels.put_back)]
         if worker_program is not None or not self._is_for_cpu:
             edits.append(("executable-targets", change_executables))
         edits.append(("hal", add_entries))

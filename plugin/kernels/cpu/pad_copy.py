@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
@@ -63,6 +63,14 @@ class PadCopyKernel:
     def input_size(self) -> int:
         """The number of input elements."""
         return self.images * self.vertical.size * self.horizontal.size * self.channels
+
+    @property
+    def key(self) -> object:
+        """Equal for equal code: taps, strides and dilations are those of the convolution only."""
+        vertical, horizontal = (
+            replace(axis, taps=1, stride=1, dilation=1) for axis in (self.vertical, self.horizontal)
+        )
+        return replace(self, vertical=vertical, horizontal=horizontal)
 
     def kernel(self) -> Kernel:
         """Build the kernel: bindings are the images and the result."""

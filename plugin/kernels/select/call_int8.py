@@ -290,7 +290,7 @@ class _Int8Call:
         workgroups = max(1, min(MAX_LARGE_WORKGROUPS, size // _BYTES_PER_COPY_WORKGROUP))
         kernel = replace(kernel, workgroups=workgroups)
         result = tensor_type([size], mlir_type(element if is_converted else I8))
-        [value] = self.kernels.call(kernel, kernel.kernel(), [activations], [result], 0)
+        [value] = self.kernels.call(kernel.key, kernel.kernel(), [activations], [result], 0)
         return value
 
     def _needs_copy(self, channel_padding: int) -> bool:

@@ -207,5 +207,6 @@ def _activations(
     size = math.prod(copy.padded_shape)
     workgroups = max(1, min(MAX_LARGE_WORKGROUPS, size // _ELEMENTS_PER_COPY_WORKGROUP))
     copy = replace(copy, workgroups=workgroups)
-    [value] = kernels.call(copy, copy.kernel(), [flat], [tensor_type([size], mlir_type(F32))], 0)
+    result = tensor_type([size], mlir_type(F32))
+    [value] = kernels.call(copy.key, copy.kernel(), [flat], [result], 0)
     return value
