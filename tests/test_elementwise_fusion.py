@@ -239,7 +239,7 @@ def test_larger_m_and_other_programs_are_not_fused():
         choices = CompileOptions(activations="int8", **options)
         text = compile_to_bytes(module, choices, emit="mlir").decode()
         assert not {"sum", "formula"} & set(calls(text))
-        assert "stablehlo.divide" in text
+        assert ("stablehlo.divide" in text) == bool(options)  # more tokens have a kernel of rows
 
 
 INT8_PROGRAM = """

@@ -37,9 +37,9 @@ from ...numerics.element_types import F32, U32, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
 from ..kernel import Binding, Kernel
 
-_INT8_MACS_PER_OP, _INT8_MACS_PER_TRANSCENDENTAL = 8, 64
+INT8_MACS_PER_OP, _INT8_MACS_PER_TRANSCENDENTAL = 8, 64
 """An operation on an element takes about as long as this many int8 MACs."""
-_PARTIAL_RESULTS = 4
+PARTIAL_RESULTS = 4
 """An addition has a latency of four cycles: four independent ones keep the unit busy."""
 
 FLOAT_OPS = (
@@ -150,12 +150,13 @@ class ExpressionBody:
     def cost(self) -> int:
         """The int8 MACs that take about as long as an element."""
         return sum(
-            _INT8_MACS_PER_TRANSCENDENTAL if step.name in TRANSCENDENTALS else _INT8_MACS_PER_OP
+            _INT8_MACS_PER_TRANSCENDENTAL if step.name in TRANSCENDENTALS else INT8_MACS_PER_OP
             for step in self.steps
         )
 
 
-def _apply(step: ExpressionStep, operands: Sequence[ArrayLike]) -> ArrayLike:
+def apply_step(step: ExpressionStep, operands: Sequence[ArrayLike]) -> ArrayLike:
+    """Compute a step of its operands."""
     if step.name == CONVERT:
         return convert(operands[0], step.element)
     if step.name == BITCAST:
@@ -195,7 +196,7 @@ class ElementwiseKernel:
         operands = zip(self.operand_sizes, self.operand_elements, strict=True)
         bindings = [Binding((size,), element) for size, element in operands]
         bindings.append(Binding((self.result_size,), self.result_element))
-        cost = self.expression.cost() + _INT8_MACS_PER_OP * (self.reduction is not None)
+        cost = self.expression.cost() + INT8_MACS_PER_OP * (self.reduction is not None)
         name = REDUCTIONS[self.reduction][0] if self.reduction else "formula"
         return Kernel(name, bindings, 1, self._body, 0, macs=math.prod(self.shape) * cost)
 
@@ -222,7 +223,7 @@ class ElementwiseKernel:
 
         def row_of(positions: Sequence[ArrayLike]) -> ArrayLike:
             """The number of a position of the outer axes."""
-            return _linear_index(0, zip(positions, strides, strict=True))
+            return linear_index(0, zip(positions, strides, strict=True))
 
         def element(positions: Sequence[ArrayLike], index: ArrayLike) -> ArrayLike:
             evaluation = _Evaluation(operands, self.operand_elements, lanes, positions, index)
@@ -230,7 +231,7 @@ class ElementwiseKernel:
 
         def reduce_row(positions: Sequence[ArrayLike], reduction: str) -> None:
             _, function, kind, neutral = REDUCTIONS[reduction]
-            count = _PARTIAL_RESULTS if last % (_PARTIAL_RESULTS * lanes) == 0 else 1
+            count = PARTIAL_RESULTS if last % (PARTIAL_RESULTS * lanes) == 0 else 1
             uses_bits = self._is_max_of_magnitudes
 
             def accumulate(index: Value, *carried: ArrayLike) -> list[ArrayLike]:
@@ -240,9 +241,9 @@ class ElementwiseKernel:
                     elements = [bits_of(each, U32) for each in elements]
                 return list(map(function, carried, elements))
 
-            initial = _form(lanes).known(neutral, self.result_element)
+            initial = form_of(lanes).known(neutral, self.result_element)
             if uses_bits:
-                initial, kind = _form(lanes).known(0, U32), "maxui"
+                initial, kind = form_of(lanes).known(0, U32), "maxui"
             partial = loop(0, last, count * lanes, accumulate, [initial] * count)
             while len(partial) > 1:
                 partial = [function(*pair) for pair in zip(*[iter(partial)] * 2, strict=True)]
@@ -282,11 +283,12 @@ def _loop_nest(
     loop(0, sizes[0], 1, lambda index: _loop_nest(sizes[1:], body, [*outer, scalar(index)]))
 
 
-def _form(lanes: int) -> Scalars:
+def form_of(lanes: int) -> Scalars:
+    """The form of an element, or of a vector of elements."""
     return Vectors(lanes) if lanes > 1 else Scalars()
 
 
-def _linear_index(offset: int, terms: Iterable[tuple[ArrayLike, int]]) -> ArrayLike:
+def linear_index(offset: int, terms: Iterable[tuple[ArrayLike, int]]) -> ArrayLike:
     """``offset`` plus positions times strides."""
     total = scalar(constant_index(offset))
     for position, stride in terms:
@@ -312,16 +314,16 @@ class _Evaluation:
         """Evaluate an expression."""
         results: list[ArrayLike] = []
         for step in expression.steps:
-            results.append(_apply(step, [self._node(each, results) for each in step.operands]))
+            results.append(apply_step(step, [self._node(each, results) for each in step.operands]))
         return self._node(expression.result, results)
 
     def _node(self, node: Node, results: Sequence[ArrayLike]) -> ArrayLike:
         if isinstance(node, StepResult):
             return results[node.number]
         if isinstance(node, ConstantNode):
-            return _form(self.lanes).known(node.number, node.element)
+            return form_of(self.lanes).known(node.number, node.element)
         positions = [*self.outer, self.last][-len(node.strides) :] if node.strides else []
-        index = _linear_index(node.offset, zip(positions, node.strides, strict=True)).value
+        index = linear_index(node.offset, zip(positions, node.strides, strict=True)).value
         memory, element = self.operands[node.operand], self.elements[node.operand]
         if self.lanes == 1:
             return load_element(memory, [index])

@@ -143,7 +143,12 @@ class _Group:
             self.result_of[operation.results[0]] = self.result_of[operation.operands[0]]
         else:
             self.dependents |= set(operation.results)
-        return operation.name.startswith(_MOVABLE) and operation.name not in _IMMOVABLE
+        return is_movable(operation)
+
+
+def is_movable(operation: Operation) -> bool:
+    """True for an operation without side effects, which may move behind another one."""
+    return operation.name.startswith(_MOVABLE) and operation.name not in _IMMOVABLE
 
 
 def _outputs(call: KernelCall, small: Collection[Operation]) -> list[Value]:

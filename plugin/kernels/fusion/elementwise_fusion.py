@@ -91,12 +91,13 @@ def _selected(
     tokens = min(filter(None, map(_tokens, kernels)), default=0)  # M of experts is greater
     if tokens:
         elements: Collection[ElementType] = (F32, F16)
-        return _connected(_expressions(block, lanes, tokens, elements, module_globals), operations)
+        expressions = expressions_of(block, lanes, tokens, elements, module_globals)
+        return _connected(expressions, operations)
     contractions = [each for each in kernels if each.name != "padded_pictures"]
     if not all(each.name in _SMALL_M_KERNELS and each.m == 1 for each in contractions):
         return []
     elements = (*LOADED_ELEMENTS, F16)
-    expressions = _connected(_expressions(block, lanes, 1, elements, module_globals), operations)
+    expressions = _connected(expressions_of(block, lanes, 1, elements, module_globals), operations)
     absorbed = {op for each in expressions for op in each.absorbed}
     computed = {*operations, *(each.op for each in expressions)}
     return [] if _has_gap(block, computed, absorbed) else expressions
@@ -127,7 +128,7 @@ def _has_gap(
     return False
 
 
-def _expressions(
+def expressions_of(
     block: ir.Block,
     lanes: int,
     tokens: int,

@@ -262,12 +262,20 @@ def buffer_of(value: Value) -> Value:
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """A kernel that replaces an operation and its producers, and reads the tensors `operands`."""
+    """A kernel that replaces an operation and its producers, and reads the tensors `operands`.
+
+    Attributes:
+        absorbed: the producers.
+        shape, body: the shape that the expression is evaluated on, and the expression, before axes
+            are merged.
+    """
 
     op: Operation
     kernel: ElementwiseKernel
     operands: tuple[Value, ...]
     absorbed: tuple[Operation, ...]
+    shape: tuple[int, ...]
+    body: ExpressionBody
 
 
 class ExpressionBuilder:
@@ -320,7 +328,8 @@ class ExpressionBuilder:
             self._lanes,
         )
         absorbed = tuple(each for each in order if each != op)
-        return Expression(op, kernel, tuple(self._operands), absorbed)
+        operands, shape = tuple(self._operands), tuple(self._shape)
+        return Expression(op, kernel, operands, absorbed, shape, expression)
 
     def _absorb(self, roots: Sequence[tuple[Value, _Access]]) -> None:
         """Find the producers that are computed where they are read, from the last to the first."""

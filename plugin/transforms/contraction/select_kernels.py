@@ -56,6 +56,7 @@ from ...kernels.epilogue.fused_epilogue import FusedEpilogue
 from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSE_BELOW_MACS, fuse_dispatches
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
 from ...kernels.fusion.loop_fusion import fuse_loops
+from ...kernels.fusion.row_fusion import fuse_rows
 from ...kernels.isa.base import InstructionSet
 from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...kernels.kernel import KernelCall, KernelTable
@@ -186,6 +187,7 @@ class _Selection:
         fuses = not self._is_gpu and options.fuse_below_macs > 0
         if fuses and options.rounding == "nearest-even":
             fuse_elementwise(kernels, self._target.lanes)
+            fuse_rows(kernels, module, self._target.lanes)
         fused = fuse_dispatches(kernels, options.fuse_below_macs)
         if fuses:
             fuse_loops(kernels, options.fuse_below_macs)

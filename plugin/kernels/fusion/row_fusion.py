@@ -1,0 +1,291 @@
+"""Fusion of reductions of the last axis with the elementwise operations around them.
+
+A softmax or a normalization has one or two reductions and several elementwise operations of each
+row. IREE 3.13 computes an expression that two operations read for each of them, and adds up each
+vector of a row by itself. Here, expressions and reductions of the same rows become one kernel
+(`subquant.kernels.cpu.row_program`)::
+
+    %1 = stablehlo.reduce(%x) applies stablehlo.maximum across dimensions = [1]
+    %2 = stablehlo.subtract %x, %1 (broadcast)
+    %3 = stablehlo.exponential %2
+    %4 = stablehlo.reduce(%3) applies stablehlo.add across dimensions = [1]
+    %5 = stablehlo.divide %3, %4 (broadcast)
+
+becomes::
+
+    %5 = flow.dispatch @rows::@rows(%x)
+
+Elements are computed by the same operations; sums add several vectors of partial sums. An operation
+that depends on the kernel and precedes its last operation moves behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from ...core._mlir import Operation, Value, ir
+from ...emit.operation import element_of, erase_unused, values_read
+from ...numerics.element_types import F32
+from ..cpu.elementwise import ExpressionBody
+from ..cpu.row_program import RowProgram, RowStage
+from ..kernel import KernelTable
+from .dispatch_fusion import is_movable
+from .elementwise_fusion import expressions_of
+from .elementwise_match import FUSED_OPERATIONS, VIEWS, Expression, fold_of
+
+_MAX_TOKENS = 1 << 16
+"""Tensors have at most this many times the elements of one token of `elementwise_match`."""
+_MAX_SCRATCH_BYTES = 16 << 10
+"""The scratch memory of a row, at most: IREE allows 32 KiB of stack."""
+_MAX_OPERANDS = 16
+"""Operands of a kernel, at most; the results are further bindings, and IREE allows 32."""
+
+
+def fuse_rows(kernels: KernelTable, module: Operation, lanes: int) -> None:
+    """Replace reductions of rows, and the expressions around them, by kernels.
+
+    This is for the functions of a module, without the bodies of loops; a vector has `lanes` f32
+    lanes.
+    """
+    functions = [each.operation for each in module.regions[0].blocks[0].operations]
+    for block in [
+        block for op in functions if op.name == "func.func" for block in op.regions[0].blocks
+    ]:
+        operations = [each.operation for each in block.operations]
+        if not any(fold_of(op, _MAX_TOKENS) for op in operations):
+            continue
+        expressions = expressions_of(block, lanes, _MAX_TOKENS, (F32,), kernels.module_globals)
+        groups = [each for each in _groups(operations, expressions) if each.pays]
+        replaced: dict[Value, Value] = {}
+        for group in groups:
+            _replace(group, block, lanes, kernels, replaced)
+        members = {each.op for group in groups for each in group.members}
+        in_order = [op for op in operations if op in members]  # the last one is erased first
+        erase_unused(*in_order, also=lambda each: each.name in FUSED_OPERATIONS)
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Group:
+    """Expressions of the same rows, which read results of each other in the same row only.
+
+    Attributes:
+        rows: the sizes of the row axes, without those of size 1.
+        columns: the size of the last axis.
+        results: the results of members, with the number of the member.
+        views: reshapes, broadcasts, reversals and slices of results.
+        dependents: values of other operations that depend on results.
+    """
+
+    rows: tuple[int, ...]
+    columns: int
+    members: list[Expression] = field(default_factory=list)
+    results: dict[Value, int] = field(default_factory=dict)
+    views: set[Value] = field(default_factory=set)
+    dependents: set[Value] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, expression: Expression) -> _Group | None:
+        """The group of one expression; None if it has no rows, or is not reduced to rows."""
+        *rows, columns = [0, *_sizes(expression.shape)]
+        group = cls(tuple(rows[1:]), columns)
+        return group if len(rows) > 1 and group._has_kind(expression) else None
+
+    @property
+    def pays(self) -> bool:
+        """True for a reduction with another expression, whose kernel has few enough bindings."""
+        operands = {value for each in self.members for value in each.operands}
+        has_reduction = any(each.kernel.reduction for each in self.members)
+        return has_reduction and len(self.members) > 1 and len(operands) <= _MAX_OPERANDS
+
+    def accepts(self, expression: Expression) -> bool:
+        """True if an expression reads results, in the same row only, and none of `dependents`."""
+        operands = expression.operands
+        if self.results.keys().isdisjoint(operands) or not self._has_kind(expression):
+            return False
+        if not (self.dependents.isdisjoint(operands) and self.views.isdisjoint(operands)):
+            return False
+        return all(
+            self._is_of_row(expression, number)
+            for number, operand in enumerate(operands)
+            if operand in self.results
+        )
+
+    def add(self, expression: Expression) -> None:
+        """Add an expression."""
+        self.results[expression.op.results[0]] = len(self.members)
+        self.members.append(expression)
+
+    def skip(self, op: Operation, operands: Sequence[Value]) -> None:
+        """Record an operation that is no member, and reads operands."""
+        if not self.dependents.isdisjoint(operands):
+            self.dependents.update(op.results)
+        elif any(value in self.results or value in self.views for value in operands):
+            (self.views if op.name in VIEWS else self.dependents).update(op.results)
+
+    def _has_kind(self, expression: Expression) -> bool:
+        """True for an expression or a reduction of rows, or an expression of a row's numbers."""
+        sizes = _sizes(expression.shape)
+        result_sizes = _sizes(expression.op.results[0].type.shape)
+        if expression.kernel.reduction:
+            return sizes == [*self.rows, self.columns] and result_sizes == list(self.rows)
+        return sizes in ([*self.rows, self.columns], list(self.rows))
+
+    def is_number(self, expression: Expression) -> bool:
+        """True for an expression that has one value for each row, without a reduction."""
+        return not expression.kernel.reduction and _sizes(expression.shape) == list(self.rows)
+
+    def _is_of_row(self, expression: Expression, operand: int) -> bool:
+        """True if a result of a member is read in the row that is computed."""
+        number = self.results[expression.operands[operand]]
+        member = self.members[number]
+        has_elements = not member.kernel.reduction and not self.is_number(member)
+        inner = self.columns if has_elements else 1
+        strides = [math.prod(self.rows[axis + 1 :]) * inner for axis in range(len(self.rows))]
+        if not self.is_number(expression):
+            strides.append(1 if has_elements else 0)
+        elif has_elements:
+            return False
+        axes = [axis for axis, size in enumerate(expression.shape) if size > 1]
+        return all(
+            read.offset == 0 and [read.strides[axis] for axis in axes] == strides
+            for read in expression.body.reads()
+            if read.operand == operand
+        )
+
+
+def _sizes(shape: Sequence[int]) -> list[int]:
+    """The sizes of axes that have more than one element."""
+    return [int(size) for size in shape if size > 1]
+
+
+def _groups(operations: Sequence[Operation], expressions: Sequence[Expression]) -> list[_Group]:
+    """The groups of a block, in the order of their first members."""
+    by_op = {each.op: each for each in expressions}
+    absorbed = {op for each in expressions for op in each.absorbed}
+    groups: list[_Group] = []
+    for op in operations:
+        if op in absorbed:
+            continue
+        expression, own = by_op.get(op), None
+        if expression is not None:
+            own = next((each for each in reversed(groups) if each.accepts(expression)), None)
+            if own is None:
+                own = _Group.of(expression)
+                groups += [] if own is None else [own]
+            if own is not None:
+                own.add(expression)
+        operands = values_read(op) if expression is None else expression.operands
+        for group in groups:
+            if group is not own:
+                group.skip(op, operands)
+    return groups
+
+
+# -- the call --------------------------------------------------------------------------------------
+
+
+def _replace(
+    group: _Group,
+    block: ir.Block,
+    lanes: int,
+    kernels: KernelTable,
+    replaced: dict[Value, Value],
+) -> None:
+    """Replace the results of a group by those of a call; the operations stay.
+
+    `replaced` has the new values of earlier groups, and gets those of this one.
+    """
+    own = {op for each in group.members for op in (each.op, *each.absorbed)}
+    later = _later_operations(group, block, own)
+    if later is None:
+        return
+    written = [each.op.results[0] for each in group.members if _is_read_by_others(each.op, own)]
+    operands: list[Value] = []
+    stages = []
+    for member in group.members:
+        sources = []
+        for operand in member.operands:
+            if operand in group.results:
+                sources.append(-1 - group.results[operand])
+                continue
+            value = replaced.get(operand, operand)
+            if value not in operands:
+                operands.append(value)
+            sources.append(operands.index(value))
+        result = member.op.results[0]
+        stages.append(
+            RowStage(
+                _by_row(group, member),
+                tuple(sources),
+                member.kernel.reduction,
+                group.is_number(member),
+                written.index(result) if result in written else None,
+            )
+        )
+    program = RowProgram(
+        group.rows,
+        group.columns,
+        tuple(stages),
+        tuple(math.prod(map(int, each.type.shape)) for each in operands),
+        tuple(element_of(each.type) for each in operands),
+        lanes,
+    )
+    if program.scratch_bytes > _MAX_SCRATCH_BYTES:
+        return
+    last = group.members[-1].op
+    with ir.InsertionPoint(last), last.location:
+        types = [each.type for each in written]
+        values = kernels.call(program, program.kernel(), operands, types, 0)
+    for old, new in zip(written, values, strict=True):
+        old.replace_all_uses_with(new)
+        replaced[old] = new
+    position = last
+    for op in later:
+        op.move_after(position)
+        position = op
+
+
+def _later_operations(
+    group: _Group, block: ir.Block, own: Collection[Operation]
+) -> list[Operation] | None:
+    """The operations before the last member that depend on a member.
+
+    None if one of them cannot move behind it.
+    """
+    dependents, later = set(group.results), []
+    first, last = group.members[0].op, group.members[-1].op
+    is_inside = False
+    for op in [each.operation for each in block.operations]:
+        is_inside = is_inside or op == first
+        if op == last:
+            break
+        if is_inside and op not in own and not dependents.isdisjoint(values_read(op)):
+            if not is_movable(op):
+                return None
+            dependents.update(op.results)
+            later.append(op)
+    return later
+
+
+def _is_read_by_others(op: Operation, own: Collection[Operation]) -> bool:
+    """True if an operation outside of a group reads a result, also through views."""
+    pending = [op.results[0]]
+    while pending:
+        for user in [use.owner.operation for use in pending.pop().uses]:
+            if user.name in VIEWS:
+                pending.append(user.results[0])
+            elif user not in own:
+                return True
+    return False
+
+
+def _by_row(group: _Group, member: Expression) -> ExpressionBody:
+    """The expression with a stride for each row axis, and one for the last axis."""
+    axes = [axis for axis, size in enumerate(member.shape) if size > 1]
+    end = (0,) if group.is_number(member) else ()
+    return member.body.with_strides(lambda strides: (*(strides[axis] for axis in axes), *end))

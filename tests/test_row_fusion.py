@@ -1,0 +1,71 @@
+"""Reductions of rows and the elementwise operations around them, as one kernel: NumPy's numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.compile_options import CompileOptions
+from subquant.numerics.convolutions import contract
+from subquant.ops import trace_function
+from subquant.runtime import Executable
+
+
+def softmax(x):
+    exponentials = np.exp(x - x.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def normalized(x):
+    mean = x.sum(-1, keepdims=True) / np.float32(x.shape[-1])
+    variance = ((x - mean) * (x - mean)).sum(-1, keepdims=True) / np.float32(x.shape[-1])
+    return (x - mean) / np.sqrt(variance + np.float32(1e-5))
+
+
+def layer(x, weight):
+    """Two normalizations: the second one depends on the first one by a product, too."""
+    rows = normalized(x)
+    return normalized(contract(rows, weight, ((2,), (0,)), dtype=x.dtype) + rows)
+
+
+def program(x, mask, scale, weight):
+    """Results of rows, some with results that other operations read."""
+    centered = x - x.sum(-1, keepdims=True) / np.float32(x.shape[-1])
+    totals = np.exp(centered).sum(-1, keepdims=True)
+    return (
+        softmax(x * np.float32(0.25) + mask),
+        normalized(x * scale + np.float32(1)) * scale,
+        layer(x, weight),
+        centered,
+        np.exp(centered) / np.flip(totals, (0,)),  # of another row
+        np.flip(x, (2,)) / (x.max(-1, keepdims=True) - x.min(-1, keepdims=True)),
+        (centered * centered).sum(-1),
+        np.tanh(totals),
+    )
+
+
+def test_rows_of_vectors_and_a_rest(cpu):
+    for columns in (36, 100):
+        rng = np.random.default_rng(columns)
+        x, mask, scale, weight = (
+            rng.standard_normal(shape).astype(np.float32)
+            for shape in ((3, 6, columns), (3, 1, columns), (columns,), (columns, columns))
+        )
+        mask[:, :, -2:] = -np.inf
+        x[1, 2, 0] = np.inf
+        constant = weight / np.float32(8)
+
+        def function(x, mask, scale, constant=constant):
+            return program(x, mask, scale, constant)
+
+        module = trace_function(function, x, mask, scale)
+        text = compile_to_bytes(module, emit="mlir").decode()
+        assert text.count("stablehlo.reduce(") == 1  # the maximum, beside a minimum
+        results = Executable(compile_to_bytes(module, CompileOptions()), cpu).main(x, mask, scale)
+        with np.errstate(invalid="ignore"):
+            expected = program(x.astype(np.float64), mask, scale, constant)
+        for number, (result, target) in enumerate(zip(results, expected, strict=True)):
+            bound = 64 * 2.0**-24 * np.nanmax(np.abs(target[np.isfinite(target)]))
+            np.testing.assert_allclose(
+                result, target, rtol=64 * 2.0**-24, atol=bound, err_msg=str(number)
+            )
