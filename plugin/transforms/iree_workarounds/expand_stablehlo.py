@@ -67,6 +67,7 @@ from .scatter_axes import scatter_rows
 from .select_and_scatter import expand_select_and_scatter
 from .special_values import ARCTANGENTS, SPECIAL, expand_arctangent, expand_special
 from .stable_sort import stabilize_sort, use_all_results
+from .summed_squares import separate_squares
 from .unsigned_integers import bits_as, is_unsigned, reduce_window_of_bits, signless
 from .unsigned_multiplicands import widen_multiplicands
 from .updates_in_place import UPDATES, separate_updated
@@ -86,6 +87,8 @@ class ExpandStablehlo(ModulePass):
             where IREE refuses a dispatch that writes both).
         round_by_addition: round f32 to even by additions (llvm-cpu, where IREE takes 40
             instructions).
+        separate_squares: add up magnitudes of squares (llvm-cpu, where IREE multiplies and adds
+            squares without vectors).
         separate_bytes: store narrow integers before they are padded (Vulkan, where some end at
             wrong indices).
         divide_exactly: correct quotients of f32 (Vulkan, where a division may be off).
@@ -98,6 +101,7 @@ class ExpandStablehlo(ModulePass):
     split_sums: bool = False
     separate_truths: bool = False
     round_by_addition: bool = False
+    separate_squares: bool = False
     separate_bytes: bool = False
     divide_exactly: bool = False
     widen_bodies: bool = False
@@ -122,6 +126,8 @@ class ExpandStablehlo(ModulePass):
             steps.append({"stablehlo.pad": separate_bytes})
         if self.round_by_addition:
             steps.append(dict.fromkeys(ROUNDINGS, round_by_addition))
+        if self.separate_squares:
+            steps.append({"stablehlo.reduce": separate_squares})
         steps += [_COUNTED_LOOPS, _IN_PLACE, dict.fromkeys(CARRIES, separate_buffers), _UPDATES]
         is_changed = self.divide_exactly and divide_exactly(module)
         is_changed |= self.separate_truths and separate_booleans(module)

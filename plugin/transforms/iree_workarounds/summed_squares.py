@@ -1,0 +1,42 @@
+"""Sums of squares for llvm-cpu, as those of norms and variances, in vectors.
+
+Symptom: a sum of squares of 128 x 640 f32 takes 60 us, a plain sum 12.
+Cause: IREE 3.13 takes a product that is added up for a contraction. It has no vectors for one
+without two different operands, and multiplies and adds element by element.
+Test: none: results are those of another order of additions.
+
+The magnitude of a square is the square (of NaN the sign may differ), and IREE finds no contraction
+with it between::
+
+    %s = stablehlo.multiply %x, %x : tensor<128x640xf32>
+    %r = stablehlo.reduce(%s init: %zero) applies stablehlo.add across dimensions = [1] : ...
+
+becomes ::
+
+    %s = stablehlo.multiply %x, %x : tensor<128x640xf32>
+    %m = stablehlo.abs %s : tensor<128x640xf32>
+    %r = stablehlo.reduce(%m init: %zero) applies stablehlo.add across dimensions = [1] : ...
+"""
+
+from __future__ import annotations
+
+from ...core._mlir import Operation, ir
+from ...dialects.quant import element_type
+from ...emit.operation import value
+from ..base import NoMatch
+
+
+def separate_squares(op: Operation) -> NoMatch | None:
+    """Put a magnitude between squares of f32 or f64 and their sum."""
+    square = op.operands[0].owner
+    if len(op.results) != 1 or isinstance(square, ir.Block):
+        return NoMatch("reduces no single result of an operation")
+    is_square = square.name == "stablehlo.multiply" and square.operands[0] == square.operands[1]
+    if not is_square:
+        return NoMatch("reduces no squares")
+    if not isinstance(element_type(op.operands[0].type), (ir.F32Type, ir.F64Type)):
+        return NoMatch("has other elements than f32 and f64")
+    if op.regions[0].blocks[0].operations[0].operation.name != "stablehlo.add":
+        return NoMatch("is no sum")
+    op.operands[0] = value("stablehlo.abs", [op.operands[0]], op.operands[0].type)
+    return None
