@@ -28,6 +28,12 @@ def layer(x, weight):
     return normalized(contract(rows, weight, ((2,), (0,)), dtype=x.dtype) + rows)
 
 
+def extrema(x):
+    """The bounds of a tensor, as dynamic quantization computes them."""
+    bounded = np.tanh(x)
+    return bounded, bounded.max((0, 1, 2)), bounded.min((0, 1, 2))
+
+
 def program(x, mask, scale, weight):
     """Results of rows, some with results that other operations read."""
     centered = x - x.sum(-1, keepdims=True) / np.float32(x.shape[-1])
@@ -41,6 +47,7 @@ def program(x, mask, scale, weight):
         np.flip(x, (2,)) / (x.max(-1, keepdims=True) - x.min(-1, keepdims=True)),
         (centered * centered).sum(-1),
         np.tanh(totals),
+        *extrema(x),
     )
 
 
@@ -49,7 +56,7 @@ def test_rows_of_vectors_and_a_rest(cpu):
         rng = np.random.default_rng(columns)
         x, mask, scale, weight = (
             rng.standard_normal(shape).astype(np.float32)
-            for shape in ((3, 6, columns), (3, 1, columns), (columns,), (columns, columns))
+            for shape in ((3, 16, columns), (3, 1, columns), (columns,), (columns, columns))
         )
         mask[:, :, -2:] = -np.inf
         x[1, 2, 0] = np.inf
@@ -60,7 +67,8 @@ def test_rows_of_vectors_and_a_rest(cpu):
 
         module = trace_function(function, x, mask, scale)
         text = compile_to_bytes(module, emit="mlir").decode()
-        assert text.count("stablehlo.reduce(") == 1  # the maximum, beside a minimum
+        # The maximum beside a minimum, and the bounds: those of rows, or of a tensor that is small.
+        assert text.count("stablehlo.reduce(") == 3
         results = Executable(compile_to_bytes(module, CompileOptions()), cpu).main(x, mask, scale)
         with np.errstate(invalid="ignore"):
             expected = program(x.astype(np.float64), mask, scale, constant)

@@ -26,6 +26,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ...core._mlir import Operation, Value, ir
+from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import element_of, erase_unused, values_read
 from ...numerics.element_types import F32
 from ..cpu.elementwise import ExpressionBody
@@ -39,6 +40,8 @@ _MAX_TOKENS = 1 << 16
 """Tensors have at most this many times the elements of one token of `elementwise_match`."""
 _MAX_SCRATCH_BYTES = 16 << 10
 """The scratch memory of a row, at most: IREE allows 32 KiB of stack."""
+_MIN_ELEMENTS_TO_SPLIT = 1 << 12
+"""A tensor with fewer elements is reduced at once."""
 _MAX_OPERANDS = 16
 """Operands of a kernel, at most; the results are further bindings, and IREE allows 32."""
 
@@ -54,8 +57,12 @@ def fuse_rows(kernels: KernelTable, module: Operation, lanes: int) -> None:
         block for op in functions if op.name == "func.func" for block in op.regions[0].blocks
     ]:
         operations = [each.operation for each in block.operations]
-        if not any(fold_of(op, _MAX_TOKENS) for op in operations):
+        reductions = [op for op in operations if fold_of(op, _MAX_TOKENS)]
+        if not reductions:
             continue
+        for op in reductions:
+            _split_extremum(op)
+        operations = [each.operation for each in block.operations]
         expressions = expressions_of(block, lanes, _MAX_TOKENS, (F32,), kernels.module_globals)
         groups = [each for each in _groups(operations, expressions) if each.pays]
         replaced: dict[Value, Value] = {}
@@ -64,6 +71,28 @@ def fuse_rows(kernels: KernelTable, module: Operation, lanes: int) -> None:
         members = {each.op for group in groups for each in group.members}
         in_order = [op for op in operations if op in members]  # the last one is erased first
         erase_unused(*in_order, also=lambda each: each.name in FUSED_OPERATIONS)
+
+
+def _split_extremum(op: Operation) -> None:
+    """Reduce the last axis first where the greatest or least element of a tensor is reduced.
+
+    The result is the same, and the extremum of a row joins the kernel that computes the row.
+    """
+    operand, start = op.operands
+    axes = [axis for axis, size in enumerate(operand.type.shape) if size > 1]
+    is_whole = len(axes) > 1 and math.prod(op.results[0].type.shape) == 1
+    is_large = math.prod(operand.type.shape) >= _MIN_ELEMENTS_TO_SPLIT
+    name = fold_of(op, _MAX_TOKENS)
+    if name == "stablehlo.add" or not is_whole or not is_large:
+        return
+    function = str(name).removeprefix("stablehlo.")
+    reduced = [int(axis) for axis in op.attributes["dimensions"]]
+    others = [axis - (axis > axes[-1]) for axis in reduced if axis != axes[-1]]
+    with ir.InsertionPoint(op), op.location:
+        of_rows = emit_stablehlo.reduce(operand, [axes[-1]], function, start)
+        result = emit_stablehlo.reduce(of_rows, others, function, start)
+    op.results[0].replace_all_uses_with(result)
+    op.erase()
 
 
 # -- groups ----------------------------------------------------------------------------------------

@@ -30,13 +30,15 @@ from ..epilogue.matcher import EpilogueMatch
 from ..isa.base import InstructionSet
 from ..kernel import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
 from ..pack.packed_weight import Tiles
-from .conv_match import ConvMatch
+from .conv_match import MIN_MACS, ConvMatch
 from .match_failure import MatchFailure
 
 _ELEMENTS_PER_COPY_WORKGROUP = 1 << 13
 """A workgroup copies at least this many activations."""
 _MAX_FUSED_OPERATIONS = 8
 """Operations of an epilogue that is applied to each vector of accumulators in its register."""
+MIN_FLOAT_MACS_FUSED = 1 << 6
+"""A call pays from this number of MACs on where another contraction gets a kernel, too."""
 _FLOATS = ("f16", "bf16", "f32")
 
 
@@ -46,15 +48,19 @@ class FloatConvMatch(ConvMatch):
 
     @classmethod
     def of(
-        cls, op: Operation, target: InstructionSet, module_globals: ModuleGlobals
+        cls,
+        op: Operation,
+        target: InstructionSet,
+        module_globals: ModuleGlobals,
+        min_macs: int = MIN_MACS,
     ) -> FloatConvMatch | MatchFailure:
-        """Match a ``dot_general`` or ``convolution`` of StableHLO."""
+        """Match a ``dot_general`` or ``convolution`` of StableHLO with at least `min_macs`."""
         elements = [str(each.type.element_type) for each in (*op.operands, *op.results)]
         if any(each not in _FLOATS for each in elements):
             return MatchFailure("it is not of f16, bf16 or f32")
         if not target.has_fma:
             return MatchFailure("the target has no fused multiply-add")
-        match = cls.of_shape(op)
+        match = cls.of_shape(op, min_macs)
         if isinstance(match, MatchFailure):
             return match
         if match.groups != 1 and not match.is_depthwise:
