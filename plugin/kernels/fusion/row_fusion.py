@@ -87,10 +87,10 @@ def _split_extremum(op: Operation) -> None:
         return
     function = str(name).removeprefix("stablehlo.")
     reduced = [int(axis) for axis in op.attributes["dimensions"]]
-    others = [axis - (axis > axes[-1]) for axis in reduced if axis != axes[-1]]
+    outer_axes = [axis - (axis > axes[-1]) for axis in reduced if axis != axes[-1]]
     with ir.InsertionPoint(op), op.location:
         of_rows = emit_stablehlo.reduce(operand, [axes[-1]], function, start)
-        result = emit_stablehlo.reduce(of_rows, others, function, start)
+        result = emit_stablehlo.reduce(of_rows, outer_axes, function, start)
     op.results[0].replace_all_uses_with(result)
     op.erase()
 
