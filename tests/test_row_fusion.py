@@ -38,6 +38,7 @@ def program(x, mask, scale, weight):
     """Results of rows, some with results that other operations read."""
     centered = x - x.sum(-1, keepdims=True) / np.float32(x.shape[-1])
     totals = np.exp(centered).sum(-1, keepdims=True)
+    np.tanh(centered.max(-1, keepdims=True))  # which nobody reads
     return (
         softmax(x * np.float32(0.25) + mask),
         normalized(x * scale + np.float32(1)) * scale,

@@ -62,6 +62,7 @@ def fuse_rows(kernels: KernelTable, module: Operation, lanes: int) -> None:
             continue
         for op in reductions:
             _split_extremum(op)
+        _erase_dead(block)
         operations = [each.operation for each in block.operations]
         expressions = expressions_of(block, lanes, _MAX_TOKENS, (F32,), kernels.module_globals)
         groups = [each for each in _groups(operations, expressions) if each.pays]
@@ -93,6 +94,13 @@ def _split_extremum(op: Operation) -> None:
         result = emit_stablehlo.reduce(of_rows, outer_axes, function, start)
     op.results[0].replace_all_uses_with(result)
     op.erase()
+
+
+def _erase_dead(block: ir.Block) -> None:
+    """Erase operations whose results nobody reads: a dead view would keep a replaced reduction."""
+    names = (*FUSED_OPERATIONS, *VIEWS, "stablehlo.reduce")
+    erasable = [each.operation for each in block.operations if each.operation.name in names]
+    erase_unused(*erasable, also=lambda each: each.name in names)
 
 
 # -- groups ----------------------------------------------------------------------------------------
