@@ -31,6 +31,7 @@ from ...emit.vectors import (
     load,
     load_element,
     loop,
+    prefetch,
     quotient,
     remainder,
     store_vectors_with_tail,
@@ -98,6 +99,15 @@ class F32Conv(ConvGemm):
         """The register tiles of an output row; the last two may share pixels."""
         return -(-self.geometry.output_columns // self.mr)
 
+    @property
+    def prefetched_k(self) -> int:
+        """The distance of the weights that a GEMV prefetches, in k.
+
+        A GEMV of 3264 x 128 takes 81 us instead of 98 where its weights are not in the L2 cache
+        (Intel Xeon with AMX).
+        """
+        return max(1, self.target.prefetch_bytes_float * 8 // (self.tiles.nr * F32.bits))
+
     def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
         geometry, number = self.geometry, scalar(workgroup)
         count = self.tiles_per_row * geometry.output_rows * geometry.images
@@ -147,6 +157,10 @@ class _RegisterTile:
         weight, activations, *_ = self.memories
         index, step = [self.tile.value, number.value], conv.geometry.column_stride * conv.channels
         weights = [load(weight, [*index, vector * lanes], lanes, F32) for vector in range(vectors)]
+        if conv.geometry.output_pixels == 1:  # a GEMV reads each weight once
+            prefetched_index = (number + conv.prefetched_k).value
+            for vector in range(vectors):
+                prefetch(weight, [index[0], prefetched_index, vector * lanes])
         results = []
         for pixel in range(conv.mr):
             element = load_element(activations, [(position + pixel * step).value])
