@@ -274,7 +274,7 @@ def _replace(
     )
     if program.scratch_bytes > _MAX_SCRATCH_BYTES:
         return
-    last = group.members[-1].op
+    last = _first_and_last(group, block)[1]
     with ir.InsertionPoint(last), last.location:
         types = [each.type for each in written]
         values = kernels.call(program, program.kernel(), operands, types, 0)
@@ -287,6 +287,13 @@ def _replace(
         position = op
 
 
+def _first_and_last(group: _Group, block: ir.Block) -> tuple[Operation, Operation]:
+    """The first and the last member in the block, where earlier groups have moved operations."""
+    members = {each.op for each in group.members}
+    ops = [each.operation for each in block.operations if each.operation in members]
+    return ops[0], ops[-1]
+
+
 def _later_operations(
     group: _Group, block: ir.Block, own: Collection[Operation]
 ) -> list[Operation] | None:
@@ -295,7 +302,7 @@ def _later_operations(
     None if one of them cannot move behind it.
     """
     dependents, later = set(group.results), []
-    first, last = group.members[0].op, group.members[-1].op
+    first, last = _first_and_last(group, block)
     is_inside = False
     for op in [each.operation for each in block.operations]:
         is_inside = is_inside or op == first
