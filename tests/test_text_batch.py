@@ -12,6 +12,7 @@ import pytest
 
 from command_line import call, fail_in_one_line, succeed
 from gguf_models import TinyModel
+from programs import LONG
 from subquant.errors import UnsupportedError, UsageError
 from subquant.models import load, step_check
 from subquant.models.generation import Generation
@@ -19,6 +20,7 @@ from subquant.models.interface import STEP_TOKENS
 from subquant.models.sampling import Sampling
 from subquant.models.step_check import check_batch
 from subquant.models.text_batch import TextBatch
+from subquant.runtime import Device
 from test_drafts import DraftTable
 from test_generation import TOKENIZER
 
@@ -101,6 +103,26 @@ def test_a_file_of_prompts(
     sessions = [model.session() for _ in range(9)]
     with pytest.raises(UsageError, match="there are 9 sessions and 9 tokens, expected as many"):
         model.session_batch().next(sessions, [3] * 9)
+
+
+@pytest.mark.skipif(not LONG, reason="compiles two programs for Vulkan")
+def test_vulkan(model_file: Path, vulkan: Device, tmp_path: Path) -> None:
+    """Drafts and batches, which are compared with single tokens there, have the CPU's tokens."""
+    texts = ["the world the world the", "and then", "was not the world"]
+    expected = []
+    for device in ("llvm-cpu", vulkan):
+        for steps in ("draft", "batch"):
+            model = load(model_file, device=device, steps=steps, cache=tmp_path)
+            prompts = [model.encode(text) for text in texts]
+            options: Any = {"max_tokens": 20, "sampling": Sampling.greedy()}
+            if steps == "batch":
+                batch = sorted(TextBatch(model, prompts, **options), key=lambda each: each.number)
+                expected.append([each.generation.tokens for each in batch])
+            else:
+                generations = [model.generate(text, **options) for text in texts]
+                assert all("".join(each) for each in generations)
+                expected.append([each.tokens for each in generations])
+    assert all(tokens == expected[0] for tokens in expected)
 
 
 def test_programs_with_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
