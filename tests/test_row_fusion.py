@@ -39,8 +39,8 @@ def program(x, mask, scale, weight):
     centered = x - x.sum(-1, keepdims=True) / np.float32(x.shape[-1])
     totals = np.exp(centered).sum(-1, keepdims=True)
     np.tanh(centered.max(-1, keepdims=True))  # which nobody reads
-    shares = np.tanh(x)  # a group that reads the totals, and ends before theirs
-    least, energy = (shares + totals).min(-1), (shares * shares).sum(-1)
+    bounded = np.tanh(x)  # a group that reads the totals, and ends before theirs
+    least, energy = (bounded + totals).min(-1), (bounded * bounded).sum(-1)
     return (
         np.tanh(centered),
         least,
