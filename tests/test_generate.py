@@ -24,7 +24,7 @@ from gguf_models import SMALL, TinyModel
 from subquant.commands import console
 from subquant.errors import ExecutionError, UnsupportedError
 from subquant.formats.gguf import read_gguf
-from subquant.models import Session, load, packaged
+from subquant.models import Model, Session, load, packaged
 from subquant.models.tokenizer import Tokenizer
 from transformer_oracle import Oracle, surprises
 
@@ -124,6 +124,28 @@ def test_the_context_ends_a_text(model: Path) -> None:
         "generate", "--model", model, "--prompt", PROMPT, "--seed", "1", "--max-tokens", "99"
     )
     assert "ended by the context" in result.stderr or "ended by the model" in result.stderr
+
+
+def test_properties_have_no_vocabulary(model: Path, tmp_path: Path) -> None:
+    """Properties are equal before and after a tokenizer is made, or found in the cache."""
+    properties, _ = read_gguf(model)
+    lists = {key for key, value in properties.items() if key.startswith("tokenizer.")}
+    lists = {key for key in lists if isinstance(properties[key], list)}
+    assert lists
+    expected = {key: value for key, value in properties.items() if key not in lists}
+
+    class Checked(Exception):
+        pass
+
+    def check(loaded: Model) -> None:
+        assert loaded.properties == expected
+        assert loaded.encode(PROMPT) == Tokenizer.from_properties(properties).encode(PROMPT)
+        assert loaded.properties == expected
+        raise Checked
+
+    for _ in range(2):  # without compilation
+        with pytest.raises(Checked):
+            load(model, cache=tmp_path, check=check)
 
 
 def test_the_same_in_python(model: Path) -> None:

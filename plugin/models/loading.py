@@ -33,7 +33,7 @@ from .interface import MOST_CONTEXT, SCOPE, Shape, Steps
 from .prompt_cache import PromptCache
 from .sampling import Sampling
 from .session import Session, SessionBatch
-from .source import ModelSource, open_model
+from .source import VOCABULARY_PROPERTIES, ModelSource, open_model
 from .step_check import check_batch, check_verify
 from .tokenizer import AnyTokenizer
 from .tokenizer_cache import TokenizerCache
@@ -79,13 +79,14 @@ class Model:
     def properties(self) -> dict[str, Any]:
         """The properties of the file, by GGUF's keys; ``hparams`` is a ``config.json``.
 
-        Lists of the vocabulary are missing if `tokenizer` has them, or the cache.
+        `tokenizer` has the vocabulary: the properties have none of its lists and files.
         """
-        return self._source.properties
+        properties = self._source.properties
+        return {name: properties[name] for name in properties.keys() - VOCABULARY_PROPERTIES}
 
     @functools.cached_property
     def tokenizer(self) -> AnyTokenizer:
-        """The tokenizer; errors as its class. It drops the vocabulary in `properties`."""
+        """The tokenizer; errors as `Tokenizer.from_properties`, or as the checkpoint's class."""
         try:
             cached = self._tokenizers.find()
             if cached is not None:

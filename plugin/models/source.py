@@ -25,7 +25,9 @@ from .tokenizer import AnyTokenizer, Tokenizer
 if TYPE_CHECKING:
     from ..formats.gguf import Lists
 
-_VOCABULARY = ("tokens", "scores", "token_type", "merges")
+_LISTS = ("tokens", "scores", "token_type", "merges")
+VOCABULARY_PROPERTIES = frozenset((PROPERTY, *(f"tokenizer.ggml.{name}" for name in _LISTS)))
+"""Properties that a tokenizer is made of, and that take as much memory as it does."""
 
 
 @dataclass
@@ -96,8 +98,8 @@ class ModelSource:
             return CheckpointTokenizer(files, text_config(config_of(self.properties)))
         tokenizer = Tokenizer.from_properties(self.properties)
         if not keeps_vocabulary:
-            for name in _VOCABULARY:
-                self.properties.pop(f"tokenizer.ggml.{name}", None)
+            for name in VOCABULARY_PROPERTIES:
+                self.properties.pop(name, None)
         return tokenizer
 
     def chat(self, tokenizer: AnyTokenizer) -> ChatTemplate:
