@@ -5,7 +5,8 @@
 
 * results of constant dispatches are not confused (`subquant.iree_hooks.constant_dispatches`);
 * for a CPU, kernels are empty while IREE compiles the program
-  (`subquant.iree_hooks.kernel_bodies`);
+  (`subquant.iree_hooks.kernel_bodies`), and all executables are one before it lowers them
+  (`subquant.iree_hooks.merged_executables`);
 * for a CPU, synchronous entry points (`subquant.iree_hooks.sync_entries`);
 * for Vulkan, asynchronous entry points (`subquant.iree_hooks.async_entries`) and exact shaders
   (`subquant.iree_hooks.exact_shaders`);
@@ -47,6 +48,7 @@ from .exact_shaders import forbid_inexact_floats
 from .hal_operations import child_operations
 from .kernel_bodies import PHASE as WITH_KERNELS
 from .kernel_bodies import KernelBodies
+from .merged_executables import merge_executables
 from .sync_entries import add_sync_entries
 
 COMPILE_WORKER_PROGRAM = "new"
@@ -195,7 +197,12 @@ class _Session:
         edits: list[_Edit] = [("flow", functools.partial(keep_results, self._ir))]
         if self._is_for_cpu:
             kernels = KernelBodies(self._ir)
-            edits = [("", kernels.take), *edits, (WITH_KERNELS, kernels.put_back)]
+
+            def prepare_executables(module: Any) -> None:
+                kernels.put_back(module)
+                merge_executables(self._ir, module)
+
+            edits = [("", kernels.take), *edits, (WITH_KERNELS, prepare_executables)]
         if worker_program is not None or not self._is_for_cpu:
             edits.append(("executable-targets", change_executables))
         edits.append(("hal", add_entries))
