@@ -106,7 +106,7 @@ def _erase_dead(block: ir.Block) -> None:
 # -- groups ----------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
     """Expressions of the same rows, which read results of each other in the same row only.
 
@@ -115,7 +115,9 @@ class _Group:
         columns: the size of the last axis.
         results: the results of members, with the number of the member.
         views: reshapes, broadcasts, reversals and slices of results.
-        dependents: values of other operations that depend on results.
+        dependents: values of other operations that depend on results, and all values of groups
+            of which a member does: a kernel computes all its results after all its operands.
+        dependent_groups: these groups.
     """
 
     rows: tuple[int, ...]
@@ -124,6 +126,7 @@ class _Group:
     results: dict[Value, int] = field(default_factory=dict)
     views: set[Value] = field(default_factory=set)
     dependents: set[Value] = field(default_factory=set)
+    dependent_groups: set[_Group] = field(default_factory=set)
 
     @classmethod
     def of(cls, expression: Expression) -> _Group | None:
@@ -146,22 +149,35 @@ class _Group:
             return False
         if not (self.dependents.isdisjoint(operands) and self.views.isdisjoint(operands)):
             return False
+        if any(each.reaches(operands) for each in self.dependent_groups):
+            return False
         return all(
             self._is_of_row(expression, number)
             for number, operand in enumerate(operands)
             if operand in self.results
         )
 
-    def add(self, expression: Expression) -> None:
-        """Add an expression."""
+    def add(self, expression: Expression, groups: Sequence[_Group]) -> None:
+        """Add an expression; `groups` are all groups."""
+        for each in groups:
+            if each is not self and each.reaches(expression.operands):
+                each.dependent_groups |= {self, *self.dependent_groups}
+                each.dependents |= {*self.results, *self.views, *self.dependents}
+            if self in each.dependent_groups:
+                each.dependents.add(expression.op.results[0])
         self.results[expression.op.results[0]] = len(self.members)
         self.members.append(expression)
+
+    def reaches(self, operands: Sequence[Value]) -> bool:
+        """True if one of some operands depends on a result."""
+        known = (self.results.keys(), self.views, self.dependents)
+        return not all(each.isdisjoint(operands) for each in known)
 
     def skip(self, op: Operation, operands: Sequence[Value]) -> None:
         """Record an operation that is no member, and reads operands."""
         if not self.dependents.isdisjoint(operands):
             self.dependents.update(op.results)
-        elif any(value in self.results or value in self.views for value in operands):
+        elif self.reaches(operands):
             (self.views if op.name in VIEWS else self.dependents).update(op.results)
 
     def _has_kind(self, expression: Expression) -> bool:
@@ -215,7 +231,7 @@ def _groups(operations: Sequence[Operation], expressions: Sequence[Expression]) 
                 own = _Group.of(expression)
                 groups += [] if own is None else [own]
             if own is not None:
-                own.add(expression)
+                own.add(expression, groups)
         operands = values_read(op) if expression is None else expression.operands
         for group in groups:
             if group is not own:
@@ -238,7 +254,10 @@ def _replace(
     `replaced` has the new values of earlier groups, and gets those of this one.
     """
     own = {op for each in group.members for op in (each.op, *each.absorbed)}
-    later = _later_operations(group, block, own)
+    members = {each.op for each in group.members}
+    # Not the order of the group: an earlier group may have moved some of them.
+    in_order = [each.operation for each in block.operations if each.operation in members]
+    later = _later_operations(group, block, own, in_order)
     if later is None:
         return
     written = [each.op.results[0] for each in group.members if _is_read_by_others(each.op, own)]
@@ -274,7 +293,7 @@ def _replace(
     )
     if program.scratch_bytes > _MAX_SCRATCH_BYTES:
         return
-    last = _first_and_last(group, block)[1]
+    last = in_order[-1]
     with ir.InsertionPoint(last), last.location:
         types = [each.type for each in written]
         values = kernels.call(program, program.kernel(), operands, types, 0)
@@ -287,22 +306,15 @@ def _replace(
         position = op
 
 
-def _first_and_last(group: _Group, block: ir.Block) -> tuple[Operation, Operation]:
-    """The first and the last member in the block, where earlier groups have moved operations."""
-    members = {each.op for each in group.members}
-    ops = [each.operation for each in block.operations if each.operation in members]
-    return ops[0], ops[-1]
-
-
 def _later_operations(
-    group: _Group, block: ir.Block, own: Collection[Operation]
+    group: _Group, block: ir.Block, own: Collection[Operation], in_order: Sequence[Operation]
 ) -> list[Operation] | None:
-    """The operations before the last member that depend on a member.
+    """The operations before the last member that depend on a member; `in_order` are the members.
 
     None if one of them cannot move behind it.
     """
     dependents, later = set(group.results), []
-    first, last = _first_and_last(group, block)
+    first, last = in_order[0], in_order[-1]
     is_inside = False
     for op in [each.operation for each in block.operations]:
         is_inside = is_inside or op == first
