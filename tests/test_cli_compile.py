@@ -196,5 +196,6 @@ def test_a_failure_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tangent.mlir").write_text(TANGENT)
     monkeypatch.setenv("SUBQUANT_CACHE", os.path.abspath("cache"))
     fail(1, "compile", "tangent.mlir")
-    kinds = {record.fields["about"]["kind"] for _, record in Cache("cache").records()}
-    assert kinds <= {"threads of a team"}
+    # Records without a description have digests of files of the environment, where they are old.
+    fields = [record.fields for _, record in Cache("cache").records()]
+    assert {each["about"]["kind"] for each in fields if "about" in each} <= {"threads of a team"}

@@ -55,17 +55,24 @@ class _Executable(NamedTuple):
 
     @property
     def symbol(self) -> str:
-        return str(self.executable.attributes["sym_name"].value)
+        return _symbol(self.executable)
+
+    @property
+    def functions(self) -> list[str]:
+        return [_symbol(op) for op in child_operations(self.module)]
 
 
 def merge_executables(ir: Any, module: Any) -> None:
     """Merge the executables of each target; the module is in the phase ``executable-sources``."""
-    candidates = map(_Executable.of, [op for op in child_operations(module) if op.name == _EXECUTABLE])
+    executables = [op for op in child_operations(module) if op.name == _EXECUTABLE]
     first: dict[str, _Executable] = {}
+    symbols: set[str] = set()
     renamed: dict[str, str] = {}
-    for executable in [each for each in candidates if each is not None]:
+    for executable in filter(None, map(_Executable.of, executables)):
+        is_unique = symbols.isdisjoint(executable.functions)
+        symbols.update(executable.functions)
         target = first.setdefault(executable.target, executable)
-        if target is not executable:
+        if target is not executable and is_unique:
             renamed[executable.symbol] = target.symbol
             _move(ir, executable, target)
     if not renamed:
@@ -100,3 +107,7 @@ def _rename(ir: Any, dispatch: Any, renamed: dict[str, str]) -> None:
             executable, *path = ir.SymbolRefAttr(entry_point).value
             points.append(ir.SymbolRefAttr.get([renamed.get(executable, executable), *path]))
         dispatch.attributes[_ENTRY_POINTS] = ir.ArrayAttr.get(points)
+
+
+def _symbol(op: Any) -> str:
+    return str(op.attributes["sym_name"].value)
