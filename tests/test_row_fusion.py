@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.numerics.convolutions import contract
@@ -83,3 +84,44 @@ def test_rows_of_vectors_and_a_rest(cpu):
             np.testing.assert_allclose(
                 result, target, rtol=64 * 2.0**-24, atol=bound, err_msg=str(number)
             )
+
+
+def random_program(rng, x, weight):
+    """Results of drawn operations of elements and of rows, each on earlier values."""
+    elements, numbers = [x, x * np.float32(0.5)], [x.sum(-1, keepdims=True)]
+
+    def drawn(values):
+        return values[rng.integers(len(values))]
+
+    half = x.shape[2] // 2
+    to_elements = (
+        lambda a, n: a + drawn(elements),
+        lambda a, n: a - n,
+        lambda a, n: np.tanh(a * n),
+        lambda a, n: contract(np.tanh(a), weight, ((2,), (0,)), dtype=x.dtype),
+        lambda a, n: np.flip(a, (int(rng.integers(3)),)) + drawn(elements),
+        lambda a, n: np.tanh(a[:, :, :half]).sum(-1, keepdims=True) + drawn(elements),
+        lambda a, n: np.tanh(a).max((0, 1, 2)) + drawn(elements),
+    )
+    to_numbers = (
+        lambda a, n: np.tanh(a).sum(-1, keepdims=True),
+        lambda a, n: a.max(-1, keepdims=True),
+        lambda a, n: np.tanh(n) + drawn(numbers),
+    )
+    for _ in range(14):
+        group, functions = ((elements, to_elements), (numbers, to_numbers))[rng.integers(2)]
+        group.append(drawn(functions)(drawn(elements), drawn(numbers)))
+    results = elements[-1], *(each for each in (*elements, *numbers) if rng.random() < 0.2)
+    return tuple(np.tanh(each) for each in results)
+
+
+def test_groups_of_random_programs_are_in_order():
+    """Groups that depend on each other stay apart, and calls follow the values that they read."""
+    x = np.ones((2, 16, 40), np.float32)
+    weight = np.ones((40, 40), np.float32)
+    for seed in range(200 if LONG else 12):
+
+        def function(x, seed=seed):
+            return random_program(np.random.default_rng(seed), x, weight)
+
+        compile_to_bytes(trace_function(function, x), emit="mlir")
