@@ -7,12 +7,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from amx_configuration import configurations_around
 from amx_permission import results_without_permission
 from block_programs import arrays, named, program, with_constants
 from devices import main_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.iree_driver import host_features
+from subquant.core.cpu_features import simulated_host_cpu
+from subquant.runtime import Device
 
 needs_amx = pytest.mark.skipif(
     "amx-int8" not in (host_features() or ()), reason="this CPU has no AMX"
@@ -113,6 +116,17 @@ def test_scales_of_f16_take_no_conversion_of_integers(case):
     expected = specified(x, q, scales.astype(np.float32), case[3])
     actual = main_of(with_f16_scales(*case), **OPTIONS)(x, q, scales)
     np.testing.assert_array_equal(actual.view(np.int32), expected.view(np.int32))
+
+
+@needs_amx
+@pytest.mark.skipif(bool(simulated_host_cpu()), reason="this machine may have no AMX")
+def test_the_thread_keeps_its_tile_configuration():
+    tensors = arrays(9, 512, 40, 32)
+    main = main_of(program(9, 512, 40, 32), Device("llvm-cpu", threads=1), **OPTIONS)
+    main(*tensors)  # requests the permission
+    before, after = configurations_around(lambda: main(*tensors))
+    assert before.any()
+    np.testing.assert_array_equal(after, before)
 
 
 @needs_amx

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 
 from ..core._mlir import Value, ir
 from ..numerics.array_functions import convert
-from ..numerics.element_types import I64
+from ..numerics.element_types import I8, I64
 from .operation import create, index_type, mlir_type, value
 from .values import ArrayLike, Scalars, scalar
+from .vectors import constant_vector, scratch, store
 
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 """Linux, x86-64: ``arch_prctl``, ``ARCH_REQ_XCOMP_PERM`` and ``XFEATURE_XTILEDATA``.
@@ -58,8 +59,15 @@ class AmxAssembly:
         self._operands: list[Value] = []
 
     def configure(self, start: ArrayLike) -> None:
-        """``ldtilecfg``: load a `tile_configuration` from an address; clears all tiles."""
+        """``ldtilecfg``: load a configuration from an address; clears all tiles.
+
+        64 zeros are the configuration of a thread that uses no tiles.
+        """
         self._instructions.append(f"ldtilecfg ({self._register(start)})")
+
+    def store_configuration(self, start: ArrayLike) -> None:
+        """``sttilecfg``: store the thread's configuration to an address."""
+        self._instructions.append(f"sttilecfg ({self._register(start)})")
 
     def clear(self, tile: int) -> None:
         """``tilezero``: clear a tile."""
@@ -84,10 +92,6 @@ class AmxAssembly:
             offset = _CACHE_LINE_BYTES * number
             self._instructions.append(f"prefetcht1 {offset or ''}({self._register(start)})")
 
-    def release(self) -> None:
-        """``tilerelease``: reset the tile registers, which the thread would hold otherwise."""
-        self._instructions.append("tilerelease")
-
     def emit(self) -> None:
         """Emit the instructions."""
         _assembly(self._instructions, ["r"] * len(self._operands), self._operands)
@@ -100,6 +104,35 @@ class AmxAssembly:
         if operand.value not in self._operands:
             self._operands.append(operand.value)
         return f"${self._operands.index(operand.value)}"
+
+
+class TileConfiguration:
+    """Tile configuration of a workgroup, with scratch memory for it and for the thread's own.
+
+    Args:
+        shapes: rows, and bytes of a row, of each tile.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, int]]) -> None:
+        self._bytes = tile_configuration(shapes)
+        self._memory, self._earlier = (scratch([len(self._bytes)], I8) for _ in range(2))
+
+    def load(self) -> None:
+        """Emit the configuration of the tiles, which clears them."""
+        store(constant_vector(self._bytes, I8), self._memory, [0])
+        assembly = AmxAssembly()
+        assembly.store_configuration(address(self._earlier))
+        assembly.configure(address(self._memory))
+        assembly.emit()
+
+    def restore(self) -> None:
+        """Emit the configuration that the thread had before `load`.
+
+        Other libraries configure a thread once: llama.cpp's next product would end the process.
+        """
+        assembly = AmxAssembly()
+        assembly.configure(address(self._earlier))
+        assembly.emit()
 
 
 def tile_configuration(shapes: Sequence[tuple[int, int]]) -> list[int]:

@@ -26,18 +26,17 @@ from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.amx import (
     AmxAssembly,
+    TileConfiguration,
     TileMemory,
     address,
     i64_constant,
     i64_of,
     request_permission,
-    tile_configuration,
 )
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
     Vectors,
     bitcast,
-    constant_vector,
     load,
     load_element,
     loop,
@@ -50,7 +49,7 @@ from ...emit.vectors import (
     when,
 )
 from ...numerics.array_functions import bits_of, convert
-from ...numerics.element_types import F32, I8, I32
+from ...numerics.element_types import F32, I32
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
 from .amx_blockwise_plan import MAGIC, AmxBlockwisePlan
@@ -166,11 +165,10 @@ class AmxBlockwise:
 
         def multiply() -> None:
             self._set_status(0.0)
-            self._configure()
+            configuration = self._configuration()
+            configuration.load()
             for_tiles(self._multiply)
-            assembly = AmxAssembly()
-            assembly.release()
-            assembly.emit()
+            configuration.restore()
 
         when(self.is_usable, multiply)
 
@@ -186,8 +184,8 @@ class AmxBlockwise:
     def _set_status(self, number: float) -> None:
         store(Vectors(self.plan.tiles.lanes).known(number, F32), self.status, [0])
 
-    def _configure(self) -> None:
-        """Load the tile configuration: accumulators, then activations and the weight."""
+    def _configuration(self) -> TileConfiguration:
+        """The tile configuration: accumulators, then activations and the weight."""
         plan = self.plan
         accumulators = [(plan.rows_per_tile, TILE_ROW_BYTES)] * _ACTIVATION_TILE
         shapes = [
@@ -195,11 +193,7 @@ class AmxBlockwise:
             (plan.rows_per_tile, plan.piece),
             (plan.piece // 4, TILE_ROW_BYTES),
         ]
-        memory = scratch([TILE_ROW_BYTES], I8)
-        store(constant_vector(tile_configuration(shapes), I8), memory, [0])
-        assembly = AmxAssembly()
-        assembly.configure(address(memory))
-        assembly.emit()
+        return TileConfiguration(shapes)
 
     def _multiply(self, tile: TileNumber) -> None:
         """Multiply all rows with a weight tile."""

@@ -29,18 +29,17 @@ from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.amx import (
     AmxAssembly,
+    TileConfiguration,
     TileMemory,
     address,
     i64_constant,
     i64_of,
     request_permission,
-    tile_configuration,
 )
 from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
     bitcast,
-    constant_vector,
     element_at,
     load,
     loop,
@@ -81,7 +80,8 @@ class AmxGemm(AmxPlan):
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         has_amx = request_permission()
-        when(has_amx, self._configure)
+        configuration = self._configuration()
+        when(has_amx, configuration.load)
         workgroup = _Workgroup(self, memories, has_amx)
         units = self.blocks * self.tiles.count * self.units_per_block
         first = quotient(scalar(number) * units, self.workgroups)
@@ -89,26 +89,17 @@ class AmxGemm(AmxPlan):
         # One iteration more: the epilogue of a unit runs while the next one is multiplied.
         loop(first.value, (end + 1).value, 1, lambda unit: workgroup.emit(scalar(unit), first, end))
 
-        def release() -> None:
-            assembly = AmxAssembly()
-            assembly.release()
-            assembly.emit()
+        when(has_amx, configuration.restore)
 
-        when(has_amx, release)
-
-    def _configure(self) -> None:
-        """Load the tile configuration: activation tiles, weight tiles, then accumulators."""
+    def _configuration(self) -> TileConfiguration:
+        """The tile configuration: activation tiles, weight tiles, then accumulators."""
         pixels, piece, vectors = self.pixels_per_tile, self.runs.piece, self.tiles.vectors
         shapes = [
             *[(pixels, piece)] * self.tiles_per_unit,
             *[(piece // 4, TILE_ROW_BYTES)] * vectors,
             *[(pixels, TILE_ROW_BYTES)] * (self.tiles_per_unit * vectors),
         ]
-        memory = scratch([TILE_ROW_BYTES], I8)
-        store(constant_vector(tile_configuration(shapes), I8), memory, [0])
-        assembly = AmxAssembly()
-        assembly.configure(address(memory))
-        assembly.emit()
+        return TileConfiguration(shapes)
 
 
 class _Workgroup:
