@@ -34,6 +34,7 @@ from ...emit.linalg import Extent, constant_index
 from ...emit.loop_counter import LoopCounter, constant_number
 from ...emit.operation import (
     byte_size,
+    erase_unused,
     is_used,
     mlir_type,
     producer_named,
@@ -65,8 +66,11 @@ _BODY_OPERATIONS = (
 _COPIED_BYTES = (64, 32, 16, 8, 4, 2, 1)
 """The sizes of vectors that copy a tensor, the first one that divides its size."""
 
-_Source: TypeAlias = tuple[Literal["invariant", "row", "state"], int]
-"""A step reads an operand of a number, its row of the step, or the state in a carried tensor."""
+_Source: TypeAlias = tuple[Literal["invariant", "row", "reversed row", "state"], int]
+"""A step reads an operand of a number, its row of the step, or the state in a carried tensor.
+
+Rows are reversed where the operand is behind a ``stablehlo.reverse`` of its first axis.
+"""
 
 
 def fuse_loops(kernels: KernelTable, fuse_below_macs: int) -> None:
@@ -101,7 +105,8 @@ class _Recurrence:
         sources: where a step reads each operand of the call.
         operands: the operands of the fused call, except initial states.
         results: for each carried tensor except the counter, the call's result that a step writes.
-        stacks: the carried tensors that are stacks.
+        stacks: the carried tensors that are stacks, with the value that is replaced by the stack:
+            the loop's result, or its reversal, which has the rows in the opposite order.
     """
 
     call: KernelCall
@@ -110,7 +115,7 @@ class _Recurrence:
     sources: tuple[_Source, ...]
     operands: tuple[Value, ...]
     results: Mapping[int, int]
-    stacks: frozenset[int]
+    stacks: Mapping[int, Value]
 
     @classmethod
     def of(cls, op: Operation, call: KernelCall) -> _Recurrence | None:
@@ -128,7 +133,7 @@ class _Recurrence:
         )
         if not steps or not is_counted or additions != [following[counter.number]]:
             return None
-        results, stacks = {}, set[int]()
+        results, stacks = {}, dict[int, Value]()
         for number, value in enumerate(following):
             if number == counter.number:
                 continue
@@ -138,7 +143,9 @@ class _Recurrence:
                 is_stack = updated == body.arguments[number]
                 if not is_stack or not _is_row(updated, value, starts, index, steps, whole=True):
                     return None
-                stacks.add(number)
+                uses = [use.owner.operation for use in op.results[number].uses]
+                is_reversed = len(uses) == 1 and _is_reversal(uses[0])
+                stacks[number] = uses[0].results[0] if is_reversed else op.results[number]
             value = reshape_source(value, through_whole_slices=True)
             if producer_of(value) != call.operation:
                 return None
@@ -151,16 +158,20 @@ class _Recurrence:
                     return None
                 sources.append(("state", value.arg_number))
                 continue
-            producer, is_row = producer_named(value, _READ), False
+            producer = producer_named(value, _READ)
+            kind: Literal["invariant", "row", "reversed row"] = "invariant"
             if producer is not None and producer.block == body:
                 stacked, *starts = producer.operands
                 is_row = _is_row(stacked, value, starts, index, steps, whole=False)
                 if not is_row or _is_in(stacked, body):
                     return None
-                value = stacked
+                value, kind = stacked, "row"
+                reversal = producer_named(stacked, "stablehlo.reverse")
+                if reversal is not None and _is_reversal(reversal):
+                    value, kind = reversal.operands[0], "reversed row"
             elif _is_in(value, body) and value.owner.operation.name not in _CONSTANTS:
                 return None
-            sources.append(("row" if is_row else "invariant", len(operands)))
+            sources.append((kind, len(operands)))
             operands.append(value)
         recurrence = cls(
             call,
@@ -169,7 +180,7 @@ class _Recurrence:
             tuple(sources),
             tuple(operands),
             results,
-            frozenset(stacks),
+            stacks,
         )
         bindings = len(operands) + 2 * len(results) + 1
         return recurrence if bindings <= MAX_BINDINGS else None
@@ -184,6 +195,11 @@ def _is_in(value: Value, block: ir.Block) -> bool:
     """True for a block's arguments, and for results of its operations."""
     owner = value.owner
     return bool(owner == block if isinstance(owner, ir.Block) else owner.operation.block == block)
+
+
+def _is_reversal(op: Operation) -> bool:
+    """True for the reversal of the first axis."""
+    return op.name == "stablehlo.reverse" and [int(n) for n in op.attributes["dimensions"]] == [0]
 
 
 def _is_row(
@@ -220,9 +236,10 @@ def _replace(op: Operation, recurrence: _Recurrence, kernels: KernelTable) -> No
     with ir.InsertionPoint(op), op.location:
         values = kernels.call(kernel.key, kernel.kernel(), operands, types, 0)
     for number, value in zip(recurrence.results, values, strict=False):
-        op.results[number].replace_all_uses_with(value)
+        recurrence.stacks.get(number, op.results[number]).replace_all_uses_with(value)
+    reversals = [each.owner.operation for each in recurrence.stacks.values()]
     kernels.erase_calls([recurrence.call])
-    op.erase()
+    erase_unused(op, *reversals, also=lambda each: each.name in _CONSTANTS)
 
 
 @dataclass(frozen=True)
@@ -261,9 +278,15 @@ class _LoopKernel:
     def key(self) -> object:
         """A key that is equal for equal kernels."""
         each = self.recurrence
-        carried = tuple(each.results.items()), tuple(sorted(each.stacks))
+        reversed_stacks = tuple(map(self._is_reversed, each.stacks))
+        carried = tuple(each.results.items()), tuple(each.stacks), reversed_stacks
         sizes = self.operand_bytes, tuple(self.carried_bytes.items())
         return "loop", each.call.key, each.steps, each.sources, carried, sizes
+
+    def _is_reversed(self, stack: int) -> bool:
+        """True if the first step writes the last row of a stack."""
+        producer = producer_of(self.recurrence.stacks[stack])
+        return bool(producer.name == "stablehlo.reverse")
 
     @property
     def is_on_stack(self) -> bool:
@@ -305,8 +328,10 @@ class _LoopKernel:
                     buffers.append(view(carried[number], 0, type_))
                 else:
                     size = math.prod(type_.shape) * binding.element.bits // 8
-                    start = (scalar(index) * size).value
-                    buffers.append(view(operands[number], start, type_))
+                    row = scalar(index)
+                    if kind == "reversed row":
+                        row = row * -1 + (self.operand_bytes[number] // size - 1)
+                    buffers.append(view(operands[number], (row * size).value, type_))
             for offset, binding in zip(self.offsets, bindings[len(buffers) :], strict=True):
                 buffers.append(view(results, offset, memref_type(binding.shape, binding.element)))
             if each.call.kernel.workgroups == 1:
@@ -322,7 +347,10 @@ class _LoopKernel:
                 size, start = self.carried_bytes[number], zero
                 if number in each.stacks:
                     size //= each.steps
-                    start = (scalar(index) * size).value
+                    row = scalar(index)
+                    if self._is_reversed(number):
+                        row = row * -1 + (each.steps - 1)
+                    start = (row * size).value
                 _copy(results, self.offsets[result], carried[number], start, size)
 
         loop(0, each.steps, 1, step)
