@@ -22,6 +22,7 @@ Source: llama.cpp, ``llama-sampler.cpp`` and ``common.h``.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,11 @@ class Sampler:
 
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._random = np.random.default_rng(sampling.seed)
+
+    @functools.cached_property
+    def _random(self) -> np.random.Generator:
+        """The generator; the first use imports it, which takes 11 ms of CPU time."""
+        return np.random.default_rng(self._sampling.seed)
 
     def choose(self, logits: Array) -> int:
         """Return the next token from the logits of all tokens, ``[vocabulary]``.
