@@ -42,6 +42,8 @@ _MAX_SCRATCH_BYTES = 16 << 10
 """The scratch memory of a row, at most: IREE allows 32 KiB of stack."""
 _MIN_ELEMENTS_TO_SPLIT = 1 << 12
 """A tensor with fewer elements is reduced at once."""
+_MAX_COLUMNS_OF_ONE_ROW = 1 << 13
+"""A longer row alone is worth IREE's threads."""
 _MAX_OPERANDS = 16
 """Operands of a kernel, at most; the results are further bindings, and IREE allows 32."""
 
@@ -130,10 +132,14 @@ class _Group:
 
     @classmethod
     def of(cls, expression: Expression) -> _Group | None:
-        """The group of one expression; None if it has no rows, or is not reduced to rows."""
-        *rows, columns = [0, *_sizes(expression.shape)]
-        group = cls(tuple(rows[1:]), columns)
-        return group if len(rows) > 1 and group._has_kind(expression) else None
+        """The group of one expression; None if it is not reduced to rows, or is one long row.
+
+        A row alone has the bits that it has among others: those of a token in a step of several.
+        """
+        *rows, columns = _sizes(expression.shape) or [0]
+        group = cls(tuple(rows), columns)
+        is_short = bool(rows) or 0 < columns <= _MAX_COLUMNS_OF_ONE_ROW
+        return group if is_short and group._has_kind(expression) else None
 
     @property
     def pays(self) -> bool:
