@@ -26,6 +26,12 @@ from ...dialects.quant import element_type
 from ...emit.operation import value
 from ..base import NoMatch
 
+_MAX_STEP_ROWS = 8
+"""Sums of up to 8 rows keep IREE's order of additions, which is that of a row alone.
+
+The tokens of a draft or a batch of a language model, 8 at most, have the bits of single tokens.
+"""
+
 
 def separate_squares(op: Operation) -> NoMatch | None:
     """Put a magnitude between squares of f32 or f64 and their sum."""
@@ -37,6 +43,9 @@ def separate_squares(op: Operation) -> NoMatch | None:
         return NoMatch("reduces no squares")
     if not isinstance(element_type(op.operands[0].type), (ir.F32Type, ir.F64Type)):
         return NoMatch("has other elements than f32 and f64")
+    rows = int(op.operands[0].type.shape[0])
+    if 0 <= rows <= _MAX_STEP_ROWS:
+        return NoMatch("has few rows")
     if op.regions[0].blocks[0].operations[0].operation.name != "stablehlo.add":
         return NoMatch("is no sum")
     op.operands[0] = value("stablehlo.abs", [op.operands[0]], op.operands[0].type)
