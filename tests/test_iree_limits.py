@@ -278,3 +278,19 @@ def test_a_gather_from_a_slice(device: Device) -> None:
     i = np.array([3, 0, 2])
     result = compile_for(GATHER_FROM_A_SLICE, device).main(x, i)
     np.testing.assert_array_equal(result, x[:, i, 0])
+
+
+CROPPED = """
+func.func @main(%x: tensor<?x8x8x4xf32>, %w: tensor<3x3x4x4xf32>) -> tensor<?x5x6x4xf32> {
+  %0 = stablehlo.convolution(%x, %w)
+      dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {pad = [[-1, 0], [0, 0]]}
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<?x8x8x4xf32>, tensor<3x3x4x4xf32>) -> tensor<?x5x6x4xf32>
+  return %0 : tensor<?x5x6x4xf32>
+}
+"""
+
+
+def test_negative_padding_of_a_dynamic_batch_is_still_refused() -> None:
+    with pytest.raises(CompilerError, match=r"failed to legalize operation 'stablehlo\.convol"):
+        compile_to_bytes(CROPPED, CompileOptions())

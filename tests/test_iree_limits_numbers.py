@@ -396,3 +396,22 @@ def test_results_of_hidden_constants(device: Device) -> None:
 def test_iree_still_copies_the_first_result_of_a_constant_dispatch(cpu: Device) -> None:
     words, read = Executable(compile_bare(HIDDEN_CONSTANTS), cpu).main(np.zeros((33, 20), np.int32))
     assert (read != 9 - words).any(), FIXED + "iree_hooks/constant_dispatches.py"
+
+
+DILATED_GROUPS = """
+func.func @main(%x: tensor<1x9x4xf32>, %w: tensor<3x2x4xf32>) -> tensor<1x5x4xf32> {
+  %0 = stablehlo.convolution(%x, %w)
+      dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {rhs_dilate = [2]}
+      {batch_group_count = 1 : i64, feature_group_count = 2 : i64}
+      : (tensor<1x9x4xf32>, tensor<3x2x4xf32>) -> tensor<1x5x4xf32>
+  return %0 : tensor<1x5x4xf32>
+}
+"""
+
+
+def test_pixels_between_dilated_taps_are_still_multiplied_by_zeros(cpu: Device) -> None:
+    x = np.ones((1, 9, 4), np.float32)
+    x[0, 1] = np.inf
+    actual = compile_for(DILATED_GROUPS, cpu).main(x, np.ones((3, 2, 4), np.float32))
+    assert np.isnan(actual[0, 0]).all(), FIXED + "the entry of dilated groups in docs/limits.md"
+    np.testing.assert_array_equal(actual[0, 1:, 0], [np.inf, 6, 6, 6])
