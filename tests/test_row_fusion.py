@@ -35,6 +35,16 @@ def extrema(x):
     return bounded, bounded.max((0, 1, 2)), bounded.min((0, 1, 2))
 
 
+def rounded(x):
+    """Rows divided by their scales, and the scales, as hybrid layers of LiteRT compute them."""
+    greatest = np.abs(x).max(-1, keepdims=True)
+    is_zero = greatest == np.float32(0)  # which three selections read
+    divisor = np.where(is_zero, np.float32(1), greatest)
+    factor = np.where(is_zero, np.float32(0), np.float32(127) / divisor)
+    scales = np.where(is_zero, np.float32(1), divisor / np.float32(127))
+    return x * factor, np.tanh(np.flip(scales, (1,)))  # not a member: of another row
+
+
 def program(x, mask, scale, weight):
     """Results of rows, some with results that other operations read."""
     centered = x - x.sum(-1, keepdims=True) / np.float32(x.shape[-1])
@@ -55,6 +65,7 @@ def program(x, mask, scale, weight):
         (centered * centered).sum(-1),
         np.tanh(totals),
         *extrema(x),
+        *rounded(np.tanh(mask) * np.tanh(x) + scale),
     )
 
 
@@ -89,6 +100,7 @@ def test_rows_of_vectors_and_a_rest(cpu):
 def random_program(rng, x, weight):
     """Results of drawn operations of elements and of rows, each on earlier values."""
     elements, numbers = [x, x * np.float32(0.5)], [x.sum(-1, keepdims=True)]
+    masks = [numbers[0] > np.float32(0)]
 
     def drawn(values):
         return values[rng.integers(len(values))]
@@ -102,13 +114,16 @@ def random_program(rng, x, weight):
         lambda a, n: np.flip(a, (int(rng.integers(3)),)) + drawn(elements),
         lambda a, n: np.tanh(a[:, :, :half]).sum(-1, keepdims=True) + drawn(elements),
         lambda a, n: np.tanh(a).max((0, 1, 2)) + drawn(elements),
+        lambda a, n: np.where(drawn(masks), a, n),
     )
     to_numbers = (
         lambda a, n: np.tanh(a).sum(-1, keepdims=True),
         lambda a, n: a.max(-1, keepdims=True),
         lambda a, n: np.tanh(n) + drawn(numbers),
+        lambda a, n: np.where(drawn(masks), n, drawn(numbers)),
     )
     for _ in range(14):
+        masks += [drawn(numbers) > drawn(numbers)] * (rng.random() < 0.2)
         group, functions = ((elements, to_elements), (numbers, to_numbers))[rng.integers(2)]
         group.append(drawn(functions)(drawn(elements), drawn(numbers)))
     results = elements[-1], *(each for each in (*elements, *numbers) if rng.random() < 0.2)

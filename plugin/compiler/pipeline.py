@@ -305,6 +305,7 @@ def compile_pipeline(
                 "separate_truths": not is_vulkan,
                 "round_by_addition": not is_vulkan,
                 "separate_squares": not is_vulkan,
+                "separate_reductions": not is_vulkan,
                 **dict.fromkeys(_VULKAN_EXPANSIONS, is_vulkan),
             },
         ),

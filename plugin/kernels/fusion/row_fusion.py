@@ -259,7 +259,7 @@ def _replace(
 
     `replaced` has the new values of earlier groups, and gets those of this one.
     """
-    own = {op for each in group.members for op in (each.op, *each.absorbed)}
+    own = _own_operations(group)
     members = {each.op for each in group.members}
     # Not the order of the group: an earlier group may have moved some of them.
     in_order = [each.operation for each in block.operations if each.operation in members]
@@ -310,6 +310,20 @@ def _replace(
     for op in later:
         op.move_after(position)
         position = op
+
+
+def _own_operations(group: _Group) -> set[Operation]:
+    """The operations that are dead when the members are replaced.
+
+    An absorbed operation may have other readers, also in another group.
+    """
+    members = {each.op for each in group.members}
+    own = members.union(*(each.absorbed for each in group.members))
+    while True:
+        alive = {op for op in own - members if _is_read_by_others(op, own)}
+        if not alive:
+            return own
+        own -= alive
 
 
 def _later_operations(

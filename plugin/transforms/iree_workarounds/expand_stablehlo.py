@@ -59,6 +59,7 @@ from .index_switches import expand_index_switch
 from .interior_pads import separate_bytes, separate_dilated, separate_pad
 from .long_loops import split_dot, split_reduce
 from .narrow_integer_bodies import widen_narrow_body
+from .nested_reductions import separate_nested_reductions
 from .partial_reads import separate_partial_reads
 from .returned_booleans import separate_booleans
 from .reversal import expand_reverse
@@ -89,6 +90,8 @@ class ExpandStablehlo(ModulePass):
             instructions).
         separate_squares: add up magnitudes of squares (llvm-cpu, where IREE multiplies and adds
             squares without vectors).
+        separate_reductions: compute reductions apart from those over their results (llvm-cpu, where
+            IREE gets both wrong; on Vulkan, `isolate-contraction-operands` does so).
         separate_bytes: store narrow integers before they are padded (Vulkan, where some end at
             wrong indices).
         divide_exactly: correct quotients of f32 (Vulkan, where a division may be off).
@@ -102,6 +105,7 @@ class ExpandStablehlo(ModulePass):
     separate_truths: bool = False
     round_by_addition: bool = False
     separate_squares: bool = False
+    separate_reductions: bool = False
     separate_bytes: bool = False
     divide_exactly: bool = False
     widen_bodies: bool = False
@@ -136,6 +140,7 @@ class ExpandStablehlo(ModulePass):
                 apply_patterns(module, patterns)
             is_changed = True
         is_changed |= separate_partial_reads(module)
+        is_changed |= self.separate_reductions and separate_nested_reductions(module)
         return None if is_changed else UNCHANGED
 
 
