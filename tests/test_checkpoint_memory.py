@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 from checkpoint_folders import FOLDERS
 from processes import run_python
+from programs import LONG
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
 
@@ -150,6 +151,7 @@ def peaks_of(folder: Path, cache: Path) -> Peaks:
     return Peaks(first["child"][0], second["run"])
 
 
+@pytest.mark.skipif(not LONG, reason="7 s; a claim on memory, not on numbers")
 def test_memory_grows_with_the_weights_and_no_further(tmp_path: Path) -> None:
     """A compilation reads and packs weights piece by piece, and a run has them once."""
     size = write_checkpoint(tmp_path / "model")

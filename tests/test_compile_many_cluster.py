@@ -150,6 +150,7 @@ def test_nothing_is_lost_where_workers_are_killed(
     assert len(created) == COUNT - report["summary"]["failed"]
 
 
+@pytest.mark.skipif(not LONG, reason="4 s; test_compile_many_resume stops runs, too")
 def test_what_was_done_stays_done_where_the_scheduler_is_killed(
     models: Path, alone: dict[str, Any], cluster: Cluster, cache: Path
 ) -> None:

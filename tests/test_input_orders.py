@@ -135,6 +135,7 @@ def test_names_of_reordered_tensors() -> None:
     np.testing.assert_array_equal(bias.outline().array, np.arange(96))
 
 
+@pytest.mark.skipif(not LONG, reason="6 s; layers are compared in each order")
 def test_logits_of_a_folder_and_of_an_archive(tmp_path: Path) -> None:
     tokens, reference = expected("gptq_int4_desc_act")
     archive = tmp_path / "model.irpa"

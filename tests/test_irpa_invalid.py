@@ -22,6 +22,7 @@ from irpa_archives import (
     splat_entry,
 )
 from processes import run_python
+from programs import LONG
 from subquant.commands.tables import render_weights
 from subquant.core.strict_json import parse_json
 from subquant.errors import InputError, SubquantError, UnsupportedError
@@ -232,6 +233,7 @@ def mutations(path: Path, seed: int, count: int) -> Iterator[bytes]:
         yield bytes(changed[: chance.randrange(len(data))] if chance.random() < 0.1 else changed)
 
 
+@pytest.mark.skipif(not LONG, reason="5 s of random archives")
 def test_mutated_archives_open_or_are_refused(tmp_path: Path) -> None:
     """Nothing but errors of ours, in bounded memory; what opens is described."""
     path = tmp_path / "x.irpa"

@@ -166,7 +166,7 @@ def draw() -> dict[str, Case]:
     return {**transposed_convolutions(rng), **paddings(rng), **resizes(rng), **samples(rng)}
 
 
-CASES = Cases(draw, tolerance=2e-5, share=5)
+CASES = Cases(draw, tolerance=2e-5, share=10)
 test_numpy_computes_as_onnx_runtime, test_devices_compute_as_onnx_runtime = CASES.tests()
 
 

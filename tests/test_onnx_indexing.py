@@ -114,7 +114,7 @@ def draw() -> dict[str, Case]:
     return {**scatters(rng), **gathers(rng), **orders(rng)}
 
 
-CASES = Cases(draw, share=5)
+CASES = Cases(draw, share=10)
 test_numpy_computes_as_onnx_runtime, test_devices_compute_as_onnx_runtime = CASES.tests()
 
 

@@ -82,6 +82,9 @@ def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
     check(case, ON_THE_CPU, cpu)
 
 
+@pytest.mark.skipif(
+    not LONG, reason="15 s; the GPU's kernels and operators have tests of their own"
+)
 @pytest.mark.vulkan
 @pytest.mark.parametrize("case", ON_VULKAN)
 def test_vulkan_computes_the_same(case: str, vulkan: Device) -> None:

@@ -73,6 +73,7 @@ _PARTS = 4
 """The number of tests that share them."""
 
 
+@pytest.mark.skipif(not LONG, reason="5 s; the operators have tests of their own")
 @pytest.mark.device
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_no_node_test_is_wrong(part: int, cpu: Device) -> None:

@@ -79,6 +79,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return TinyModel("gemma3", ["Q8_0"], blocks=1, context=64).write(path)
 
 
+@pytest.mark.skipif(not LONG, reason="8 s; batches are compared with single texts without files")
 def test_a_file_of_prompts(
     model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,6 +240,7 @@ def test_a_model_on_vulkan_with_32bit_storage(vulkan_32bit: Device) -> None:
     assert max(outputs) > 127
 
 
+@pytest.mark.skipif(not LONG, reason="5 s; the CPU computes the same models")
 @pytest.mark.vulkan
 def test_a_model_on_vulkan(vulkan: Device) -> None:
     """Half a second a step on llvmpipe: until the model has heard its word."""
@@ -262,6 +263,7 @@ def scores(data: bytes, device: Device, word: str) -> np.ndarray[Any, Any]:
     return np.array([function(f).item() for f in frames(heard, DETAILS | {"shape": shape})])
 
 
+@pytest.mark.skipif(not LONG, reason="7 s; other tests compare the models' integers")
 def test_the_right_model_responds(executables: dict[str, bytes], cpu: Device) -> None:
     """Probabilities averaged over as many steps as each model says."""
     needs("pymicro_features")

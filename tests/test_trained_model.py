@@ -46,6 +46,7 @@ def test_gradients_are_those_of_differences() -> None:
         assert float((gradient * direction).sum()) == pytest.approx(difference, rel=1e-3, abs=1e-7)
 
 
+@pytest.mark.skipif(not LONG, reason="4 s; methods are compared on held-out text")
 def test_the_perplexity_is_that_of_the_training_code(trained: TrainedModel, path: Path) -> None:
     source = open_model(path)
     cost = model_cost(source, open_model(path), trained.held_out)
