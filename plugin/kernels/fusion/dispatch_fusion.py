@@ -54,7 +54,7 @@ _IMMOVABLE = ("stablehlo.case", "stablehlo.custom_call", "stablehlo.if", "stable
 """Operations of movable dialects that may have side effects."""
 MAX_STACK_BYTES = 4 << 10
 """Stack for intermediate results, beside the kernels' scratch; IREE allows 32 KiB in all."""
-ALIGNMENT_BYTES = 64
+_ALIGNMENT_BYTES = 64
 """The alignment of intermediate results in bytes: a cache line, and a vector of AVX-512."""
 
 _Location: TypeAlias = tuple[Literal["operand", "result", "intermediate"], int]
@@ -238,9 +238,9 @@ def _packed(values: Sequence[Value], group: _Group) -> tuple[dict[Value, int], i
         live_ranges[value] = users[0], users[-1]
     offsets: dict[Value, int] = {}
     for value, (first, last) in live_ranges.items():
-        size, offset = _aligned(byte_size(value.type)), 0
+        size, offset = aligned(byte_size(value.type)), 0
         occupied = sorted(
-            (start, start + _aligned(byte_size(other.type)))
+            (start, start + aligned(byte_size(other.type)))
             for other, start in offsets.items()
             if live_ranges[other][0] <= last and first <= live_ranges[other][1]
         )
@@ -249,13 +249,13 @@ def _packed(values: Sequence[Value], group: _Group) -> tuple[dict[Value, int], i
                 break
             offset = max(offset, end)
         offsets[value] = offset
-    ends = (offset + _aligned(byte_size(value.type)) for value, offset in offsets.items())
+    ends = (offset + aligned(byte_size(value.type)) for value, offset in offsets.items())
     return offsets, max(ends, default=0)
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
     """A size in bytes, rounded up to whole cache lines."""
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 # -- the kernel ------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ def overlap_scratch(block: ir.Block, operations_by_call: Sequence[Sequence[Opera
             for each in (operation, *_nested_operations(operation)):
                 if each.name == "memref.alloca":
                     allocations.append((each, size))
-                    size += _aligned(byte_size(each.results[0].type))
+                    size += aligned(byte_size(each.results[0].type))
         greatest = max(greatest, size)
     if not allocations:
         return

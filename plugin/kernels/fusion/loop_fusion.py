@@ -47,9 +47,9 @@ from ...emit.vectors import Index, load, loop, memref_type, scratch, store, view
 from ...numerics.element_types import I8
 from ..kernel import Binding, Kernel, KernelCall, KernelTable
 from .dispatch_fusion import (
-    ALIGNMENT_BYTES,
     MAX_BINDINGS,
     MAX_STACK_BYTES,
+    aligned,
     inline_kernel,
     overlap_scratch,
     static_bindings,
@@ -265,7 +265,7 @@ class _LoopKernel:
         offsets, end = [], 0
         for result in recurrence.call.operation.results:
             offsets.append(end)
-            end += -(-byte_size(result.type) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            end += aligned(byte_size(result.type))
         return cls(
             recurrence,
             tuple(byte_size(each.type) for each in recurrence.operands),
