@@ -47,6 +47,15 @@ _RESHAPES = ("stablehlo.reshape", "tensor.cast", "tensor.collapse_shape", "tenso
 _REDUCTIONS = ("linalg.reduce", "stablehlo.reduce")
 _ELEMENTWISE_DIALECTS = ("arith.", "chlo.", "math.", "stablehlo.")
 
+_REDUCTIONS = ("linalg.reduce", "stablehlo.reduce")
+
+
+def is_reduction(op: Operation) -> bool:
+    """True for a reduction of StableHLO or linalg, and a loop nest with a reduction."""
+    if op.name == "linalg.generic":
+        return any(reduction_loops(op))
+    return op.name in _REDUCTIONS
+
 
 def is_row_reduction(op: Operation) -> bool:
     """True if a reduction is over the last axes of its operands, in order and with static sizes.
@@ -54,14 +63,14 @@ def is_row_reduction(op: Operation) -> bool:
     Rows of dynamic size are kept in workgroup memory, for which IREE refuses them.
     """
     shape = [int(size) for size in op.operands[0].type.shape]
-    if op.name in ("linalg.reduce", "stablehlo.reduce"):
+    if op.name in _REDUCTIONS:
         axes = sorted(int(axis) for axis in op.attributes["dimensions"])
         first = len(shape) - len(axes)
         return axes == list(range(first, len(shape))) and not any(map(is_dynamic, shape[first:]))
     inputs = int(op.attributes["operandSegmentSizes"][0])
     maps = [attribute.value for attribute in op.attributes["indexing_maps"]]
-    is_reduction = reduction_loops(op)
-    return is_reduction == sorted(is_reduction) and all(
+    loops = reduction_loops(op)
+    return loops == sorted(loops) and all(
         map_ == ir.AffineMap.get_identity(map_.n_dims) for map_ in maps[:inputs]
     )
 

@@ -56,6 +56,7 @@ from ..base import ModulePass, named, producer_named, producer_of, replace_uses,
 from ..quantization.math.contraction import CONTRACTIONS
 from .cross_thread_reads import (
     has_consumers_in_other_threads,
+    is_reduction,
     is_row_reduction,
     is_separate,
     operands_of_other_threads,
@@ -107,11 +108,11 @@ class IsolateContractionOperands(ModulePass):
         for op in walk(module):
             order_loops(op)
             swap_last_axes(op)
-            if _contracts(op) or (_reduces(op) and _reads_other_threads(op)):
+            if _contracts(op) or (is_reduction(op) and _reads_other_threads(op)):
                 _isolate(op, range(len(_inputs(op))), op)
             elif op.name == "tensor.extract" and op.parent.operation.name == "linalg.generic":
                 _isolate(op, [0], op.parent.operation)
-            if _contracts(op) or _reduces(op):
+            if _contracts(op) or is_reduction(op):
                 by_rows = not _contracts(op) and is_row_reduction(op)
                 isolated = [
                     value
@@ -218,12 +219,6 @@ def _contracts(op: Operation) -> bool:
     return any(reduction_loops(op)) and (slides or len(_inputs(op)) > 1)
 
 
-def _reduces(op: Operation) -> bool:
-    if op.name in ("linalg.reduce", "stablehlo.reduce"):
-        return True
-    return op.name == "linalg.generic" and any(reduction_loops(op))
-
-
 def _reads_other_threads(op: Operation) -> bool:
     """True if a reduction may read elements that other threads of its dispatch compute."""
     inputs = _inputs(op)
@@ -241,7 +236,7 @@ def _follows_contraction(values: list[Value]) -> bool:
             return True
         if _contracts(producer):
             return False
-        is_end = producer.name in (linalg.APART, linalg.BARRIER) or _reduces(producer)
+        is_end = producer.name in (linalg.APART, linalg.BARRIER) or is_reduction(producer)
         return True if is_end else None
 
     return not all(all_producers(value, is_no_contraction) for value in values)

@@ -33,9 +33,8 @@ from ...emit import linalg
 from ...emit.operation import is_dynamic, values_read
 from ..base import walk
 from ..quantization.math.contraction import CONTRACTIONS
-from .cross_thread_reads import reduction_loops
+from .cross_thread_reads import is_reduction
 
-_REDUCTIONS = ("linalg.reduce", "stablehlo.reduce")
 _SEPARATE = (
     *CONTRACTIONS,
     *(linalg.APART, linalg.BARRIER, linalg.TIE_SHAPE, "flow.dispatch"),
@@ -53,7 +52,7 @@ def separate_nested_reductions(module: Operation) -> bool:
         if op.name in _SEPARATE or not op.results:
             continue
         earlier = frozenset[Operation]().union(*(fused.get(value, ()) for value in values_read(op)))
-        if _reduces(op):
+        if _is_plain_reduction(op):
             nested |= dict.fromkeys(each for each in earlier if _reduces_results(op, each))
             earlier = frozenset([op])
         if earlier:
@@ -69,11 +68,10 @@ def separate_nested_reductions(module: Operation) -> bool:
     return bool(nested)
 
 
-def _reduces(op: Operation) -> bool:
-    """True for a reduction that is no contraction."""
-    if op.name != "linalg.generic":
-        return op.name in _REDUCTIONS
-    return any(reduction_loops(op)) and int(op.attributes["operandSegmentSizes"][0]) == 1
+def _is_plain_reduction(op: Operation) -> bool:
+    """True for a reduction that is no contraction: a loop nest of one input."""
+    inputs = op.attributes["operandSegmentSizes"][0] if op.name == "linalg.generic" else 1
+    return is_reduction(op) and int(inputs) == 1
 
 
 def _reduces_results(op: Operation, earlier: Operation) -> bool:
