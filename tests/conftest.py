@@ -130,7 +130,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     devices.starts(item)
 
 
-_COMPILED_SHARE = 10
+_COMPILED_SHARE = 20
 """The short suite runs one case of this many of a test that compiles."""
 
 

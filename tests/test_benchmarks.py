@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmark_modules import bench, tiny
+from programs import LONG
 from subquant.runtime import Device
 from subquant.runtime.timing import Times
 
@@ -54,6 +55,7 @@ def test_a_case_is_measured_and_reported(workers: Any, tmp_path: Path) -> None:
     assert "tiny" in (tmp_path / "times.svg").read_text()
 
 
+@pytest.mark.skipif(not LONG, reason="4 s; a case for the CPU is measured")
 @pytest.mark.vulkan
 def test_vulkan_is_measured_beside_its_product_of_floats(workers: Any, vulkan: Device) -> None:
     data = bench.cases.block_matmul("tiny", "Q4_0", 2, 256, 128, "vulkan", "float")
@@ -127,6 +129,7 @@ def test_a_peer_takes_no_time_but_in_its_turn(workers: Any) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.skipif(not LONG, reason="3 s; a benchmark's peer, no number of ours")
 def test_a_peer_that_ends_is_started_again(workers: Any) -> None:
     data = tiny("matmul")
     workers.get("iree", 1)._process.kill()

@@ -44,6 +44,7 @@ def convolution_of(x: Array, weight: Array, groups: int) -> Array:
     [((96, 8), 0), ((12, 8, 3, 3), 1), ((12, 4, 3, 3), 2)],
     ids=["product", "convolution", "groups"],
 )
+@pytest.mark.share(3)
 def test_means_of_outputs(shape: tuple[int, ...], groups: int) -> None:
     """The mean error of each channel is a small part of that of the rounded weight alone."""
     net = Network(3)

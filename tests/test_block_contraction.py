@@ -131,7 +131,7 @@ def check_no_float_weight(text: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("case", DOTS)
 @ON_DEVICES
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_dots(case: str, device: Device) -> None:
     text, x, q, check = dot_of(case)
     main = main_of(text, device)
@@ -208,7 +208,7 @@ def convolution_of(
 
 @ON_DEVICES
 @pytest.mark.parametrize("blocks", [{2: 4, 3: 1}, {2: 8}, {3: 3}, {0: 1, 2: 2}])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_convolutions(blocks: dict[int, int], device: Device) -> None:
     text, x, q, check = convolution_of(WINDOWS[0], blocks, 8)
     main = main_of(text, device)
@@ -309,7 +309,7 @@ def test_what_is_not_recognised_is_still_right(cpu: Device) -> None:
 
 @ON_DEVICES
 @pytest.mark.parametrize("case", LARGE)
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_many_rows_are_multiplied_by_reals_computed_once(case: str, device: Device) -> None:
     text, x, q, check = dot_of(case)
     target = "vulkan" if device.is_vulkan else "llvm-cpu"

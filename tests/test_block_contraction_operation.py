@@ -75,7 +75,7 @@ PACKED = {
 
 @cases_on_devices(AFFINE, "half", "window")
 @pytest.mark.parametrize("parameters_there", ["", "z", "o", "zo"])
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_the_operation_beside_its_meaning(case: str, device: Device, parameters_there: str) -> None:
     """Any orders of axes, with zero points and offsets or without."""
     check_operation(AFFINE[case], device, parameters_there, StorageType.parse("u4"))
@@ -83,7 +83,7 @@ def test_the_operation_beside_its_meaning(case: str, device: Device, parameters_
 
 @cases_on_devices(PACKED, "rows", "columns")
 @pytest.mark.parametrize("storage", ["u2", "i3", "i4", "u5", "i6", "u8<0:63>"])
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_planes_beside_their_meaning(case: str, device: Device, storage: str) -> None:
     """Integers in the bytes of planes, signed and unsigned."""
     type_ = StorageType.parse(storage)
@@ -93,7 +93,7 @@ def test_planes_beside_their_meaning(case: str, device: Device, storage: str) ->
 
 
 @cases_on_devices((*PACKED, *AFFINE), "rows", "window")
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_activations_of_8_bits_beside_their_meaning(case: str, device: Device) -> None:
     """One scale for the elements that one scale of the weight multiplies."""
     planes = (4,) if case in PACKED else None
@@ -186,7 +186,7 @@ def reals_and_scales(seed: int, *shapes: tuple[int, ...]) -> tuple[np.ndarray, n
 @ON_DEVICES
 @pytest.mark.parametrize("depth", [32, 24, 33])
 @pytest.mark.parametrize("quantized", ["i2", "u3", "i4", "u4", "i5", "u6"])
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_weights_of_few_bits_are_packed(quantized: str, depth: int, device: Device) -> None:
     """Arguments whose rows fill bytes; the runtime packs them."""
     function = main_of(program(3, depth, 8, depth, quantized, transposed=True), device)
@@ -206,7 +206,7 @@ def test_weights_of_few_bits_are_packed(quantized: str, depth: int, device: Devi
 
 @ON_DEVICES
 @pytest.mark.parametrize("quantized", ["i2", "i3", "u4", "i5", "u6"])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_packed_arguments_that_no_contraction_reads(quantized: str, device: Device) -> None:
     """Every integer that there is, written out again."""
     storage = StorageType.parse(quantized)

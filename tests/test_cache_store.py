@@ -453,6 +453,7 @@ print(killed)
 """
 
 
+@pytest.mark.skipif(not LONG, reason="3 s; damaged entries have tests of their own")
 def test_processes_that_are_killed(tmp_path: Path) -> None:
     """Eight write, read and remove the same and other entries, and are killed at any moment."""
     seconds = 60 if LONG else 3

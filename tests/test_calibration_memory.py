@@ -12,6 +12,7 @@ import pytest
 import gguf_models
 from command_line import fail
 from gguf_models import TinyModel
+from programs import LONG
 
 MEASURE = """
 import json, sys
@@ -55,6 +56,7 @@ def measure(
     return before, peak, bound
 
 
+@pytest.mark.skipif(not LONG, reason="3 s; a claim on memory, not on numbers")
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.parametrize(
     ("kind", "method", "threads"),
@@ -64,7 +66,7 @@ def measure(
         ("gguf", "gptq", 2),
     ],
 )
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_the_bound_holds(kind: str, method: str, threads: int, tmp_path: Path) -> None:
     """A layer of 1,536 inputs, whose moments take more memory than its weight."""
     model, text = tmp_path / "model.gguf", tmp_path / "text.txt"
@@ -76,6 +78,7 @@ def test_the_bound_holds(kind: str, method: str, threads: int, tmp_path: Path) -
     assert bound - before < 3 * (peak - before)
 
 
+@pytest.mark.skipif(not LONG, reason="6 s; a claim on memory, not on numbers")
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_the_table_of_embeddings_is_never_in_floats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -131,6 +131,7 @@ LAYERS_OF_METHODS = {
 
 
 @pytest.mark.parametrize("activations", LAYERS_OF_METHODS)
+@pytest.mark.share(2)
 def test_compiled_logits_of_a_model_with_layers_of_each_method(
     activations: Any, tmp_path: Path
 ) -> None:
@@ -172,6 +173,7 @@ ARCHITECTURES = ["llama2", "mistral", "qwen2", "qwen2_window", "smollm"]
 PAIRS = [(a, m) for a in ARCHITECTURES for m in METHODS]
 
 
+@pytest.mark.skipif(not LONG, reason="5 s; one model has layers of each method")
 @pytest.mark.parametrize(
     ("architecture", "method"),
     PAIRS if LONG else [("qwen2", "compressed_int8_channel")],

@@ -66,7 +66,7 @@ def expected(tensor: GgmlTensor, x: np.ndarray, choices: np.ndarray, block: int 
 
 @pytest.mark.parametrize("activations", ["int8", "float"])
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_chosen_matrices_of_every_block_type(
     kernels: str, activations: str, cpu: Device, tmp_path: Path
 ) -> None:
@@ -94,7 +94,7 @@ def test_chosen_matrices_of_every_block_type(
 
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (1, 8), (3, 1), (3, 8), (2, 40)])
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 def test_numbers_of_batches_and_rows(
     kernels: str, count: int, rows: int, cpu: Device, tmp_path: Path
 ) -> None:

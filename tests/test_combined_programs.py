@@ -73,7 +73,7 @@ def programs_of(names: tuple[str, ...], device: str) -> Together:
 
 
 @pytest.mark.parametrize(("device", "name"), CASES)
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 def test_program(device: str, name: str, request: pytest.FixtureRequest) -> None:
     where: Device = request.getfixturevalue(device)
     refusal = REFUSED.get((name, device))

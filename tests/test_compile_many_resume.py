@@ -141,7 +141,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_what_is_done_stays_done(number: int) -> None:
     write("a.mlir", "b.mlir", "c.mlir")
     arguments = ["*.mlir", "-o", "out", *BY_PASSES, "--resume"]

@@ -67,7 +67,7 @@ func.func @main(%x: tensor<{x}xi8>, %z: tensor<{z}i8>) -> tensor<{y}xi32> {{
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("zero", ["one", "rows", "one with axes"])
 @pytest.mark.parametrize("case", SHAPES)
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_sums_are_exact(case, zero, instructions):
     shape, n = SHAPES[case]
     rng = np.random.default_rng(0)

@@ -90,6 +90,7 @@ def _merged_equals_single(folder: Path, count: int, arguments: Sequence[str]) ->
         assert left == right
 
 
+@pytest.mark.skipif(not LONG, reason="4 s; a part runs in test_conformance")
 def test_the_parts_together_are_the_whole_run(tmp_path: Path) -> None:
     chosen = ["--filter", "suite/(abs|sign)/", "--device", "interpreter,llvm-cpu"]
     _merged_equals_single(tmp_path, 3, chosen)

@@ -86,7 +86,7 @@ def test_nothing_is_left_to_do_for_integers_in_blocks(
 
 @pytest.mark.device
 @pytest.mark.parametrize("name", TYPES)
-@pytest.mark.share(11)
+@pytest.mark.share(22)
 def test_constant_weights_are_those_of_arguments(name: str) -> None:
     x = np.random.default_rng(1).normal(size=(3, 512)).astype(np.float32)
     w = weight(name)

@@ -78,7 +78,7 @@ def check(case, low, high, instructions, outside=131):
 
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("case", [case for case in WINDOWS if case != "channels apart"])
-@pytest.mark.share(7)
+@pytest.mark.share(14)
 def test_a_weight_is_the_sum_of_two(case, instructions):
     assert check(case, -120, 135, instructions)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from programs import convolution_of, one_operation
+from programs import LONG, convolution_of, one_operation
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.lowering import bytecode_of
@@ -92,7 +92,7 @@ def fail(*arguments: str, stdin: bytes | None = None) -> str:
 
 @pytest.mark.parametrize("command", ["opt", "compile", "inspect"])
 @pytest.mark.parametrize("name", KILLERS)
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_text_that_kills_the_parser(name: str, command: str) -> None:
     text, message = KILLERS[name]
     Path("model.mlir").write_text(text)
@@ -226,6 +226,7 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.skipif(not LONG, reason="3 s; pipes that Python opens are tested")
 def test_pipes_that_the_shell_opens() -> None:
     Path("model.mlir").write_text(PROGRAM)
     expected = run("subquant opt model.mlir").stdout

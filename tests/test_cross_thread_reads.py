@@ -65,7 +65,7 @@ def small(*shape: int) -> np.ndarray:
         ((2, 9, 10, 20), [0, 1, 2]),
     ],
 )
-@pytest.mark.share(10)
+@pytest.mark.share(20)
 def test_sums_over_any_axes(
     device: Device, before: str, shape: tuple[int, ...], axes: list[int]
 ) -> None:
@@ -161,7 +161,7 @@ func.func @main(%x: tensor<ROWSx13xf32>, %g: tensor<13xf32>, %h: tensor<13xf32>)
 
 @pytest.mark.parametrize("device_name", ["cpu", "vulkan", "vulkan_32bit"])
 @pytest.mark.parametrize("rows", ["6", "?"])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_batch_norm_training(device: Device, rows: str) -> None:
     """Sums of 6 numbers below 400 in f32, one square root and quotient: within 1e-5."""
     x = small(6, 13)

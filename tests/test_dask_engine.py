@@ -236,6 +236,7 @@ def test_a_worker_dies(cluster: Cluster) -> None:
     assert [name for name, done in actual.items() if done.error is not None] == ["end"]
 
 
+@pytest.mark.skipif(not LONG, reason="4 s; a worker of other processes is refused, too")
 def test_a_worker_comes_back_where_it_was(cluster: Cluster) -> None:
     """At the same address it is another process, which nobody has admitted."""
     with socket.socket() as free:
@@ -263,6 +264,7 @@ def test_a_worker_comes_back_where_it_was(cluster: Cluster) -> None:
     end_worker(cluster, nanny)
 
 
+@pytest.mark.skipif(not LONG, reason="3 s; a check of versions before tasks run")
 def test_workers_of_other_code_are_refused(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,7 +161,7 @@ def wide(request: pytest.FixtureRequest) -> Executable:
 
 
 @pytest.mark.parametrize("name", CAST_TABLE)
-@pytest.mark.share(17)
+@pytest.mark.share(34)
 def test_casts_of_shapes_that_fit(executable: Executable, name: str) -> None:
     *_, parameters, shapes = CAST_TABLE[name]
     for shape in shapes:

@@ -13,6 +13,7 @@ import pytest
 
 import subquant
 from device_programs import LARGE
+from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import ExecutionError, UsageError
 from subquant.layouts import GgmlTensor
@@ -113,6 +114,7 @@ print(after - before, advised() - before)
 """
 
 
+@pytest.mark.skipif(not LONG, reason="3 s; a claim on memory, not on numbers")
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no large pages")
 def test_large_constants_use_large_pages(tmp_path: Path) -> None:
     """All but the last bytes are in large pages, which are freed with the executable."""

@@ -145,7 +145,7 @@ def images():
 
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("network", [matrices, images])
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 def test_a_network_is_one_dispatch(network, instructions):
     program, results = network()
     check(program, results, 1, kernels=instructions)
@@ -270,7 +270,7 @@ def of_layers(x, arrays):
 
 
 @pytest.mark.parametrize("instructions", EVERY)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_f32_epilogues(instructions):
     """Kernels add the bias and clamp; all layers are one dispatch."""
     text, arrays = layers(3, 128)

@@ -28,7 +28,7 @@ def programs_from(start: int) -> tuple[dict[int, Dot], Together]:
     ["cpu", *(pytest.param(name, marks=pytest.mark.vulkan) for name in ("vulkan", "vulkan_32bit"))],
 )
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.share(27)
+@pytest.mark.share(54)
 def test_a_drawn_order(seed: int, device: Device) -> None:
     dots, programs = programs_from(SEEDS.index(seed) // AT_ONCE * AT_ONCE)
     got = programs.function(seed, device)(*dots[seed].arguments)

@@ -59,7 +59,7 @@ func.func @main(%x: tensor<{x}x{element}>) -> tensor<{y}x{accumulator}> {{{conve
 @pytest.mark.parametrize("has_pad", [False, True], ids=["no pad", "pad"])
 @pytest.mark.parametrize("is_row", [True, False], ids=["row", "column"])
 @pytest.mark.parametrize("types", [("f32", "f32"), ("i8", "i16")], ids=["f32", "i8"])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_sums_are_exact_and_the_clamp_is_fused(types, is_row, has_pad):
     rng = np.random.default_rng(0)
     dtype = np.float32 if types[0] == "f32" else np.int8

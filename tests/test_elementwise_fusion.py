@@ -61,7 +61,7 @@ def normed(x, scale):
 
 
 @pytest.mark.parametrize("instructions", EVERY)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_a_block_of_one_token_is_one_dispatch(instructions, cpu):
     """Norm, gate, residual addition and norm, around three small products."""
     random = np.random.default_rng(0)

@@ -168,7 +168,7 @@ def compiled(function: Any, *inputs: Array, **options: Any) -> Executable:
     return Executable(data, device)
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_read_the_chosen_experts(kind: str, instructions: str) -> None:
@@ -257,7 +257,7 @@ GROUPED = ["int4 in groups", "int8 for channels, zero points", "NVFP4", "bf16", 
 
 
 @pytest.mark.parametrize("kind", KINDS if LONG else GROUPED)
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_tokens_are_grouped_by_experts(kind: str) -> None:
     theta, values = mixture(KINDS[kind])
     check_mixture(theta, values, is_grouped=True)

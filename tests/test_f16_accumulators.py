@@ -50,7 +50,7 @@ def test_a_product_is_rounded_once(
 @ON_DEVICES
 @ELEMENTS
 @pytest.mark.parametrize("groups", [1, 8])
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_a_convolution_is_rounded_once(groups: int, element: str, device: Device) -> None:
     x, w = drawn(element, (1, 6, 6, 8), (3, 3, 8 // groups, 8))
     types = [f"1x6x6x8x{element}", f"1x4x4x8x{element}"]

@@ -193,14 +193,14 @@ def after(data: bytes, path: Path, passes: str | None) -> str:
 
 
 @pytest.mark.parametrize("name", list(PASSES))
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_no_op_leaves_the_module_as_it_is(name: str) -> None:
     path = FOLDER / name / "no-op.mlir"
     data = path.read_bytes()
     assert after(data, path, name) == after(data, path, None)
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 @pytest.mark.parametrize("name", list(PASSES))
 def test_a_pass_runs_twice(name: str) -> None:
     """A pass does not change its own output."""
@@ -225,7 +225,7 @@ _UNCHANGED_WITHOUT_WORK = frozenset(re.findall(r"[\w-]+", """
 
 
 @pytest.mark.parametrize("name", list(PASSES))
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_what_a_pass_calls_unchanged_is_unchanged(name: str) -> None:
     """A module is not verified after a pass that says so."""
     texts = [p.read_text() for p in sorted((FOLDER / name).glob("*.mlir")) if p.stem != "invalid"]

@@ -167,7 +167,7 @@ EXTREMES = [
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("per_channel", [True, False])
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_every_shift_is_emitted(rounding: Any, per_channel: bool) -> None:
     """Shifts from 0 to the greatest, beside their sources one value at a time."""
     groups = [EXTREMES] if per_channel else [[factor] for factor in EXTREMES]
@@ -205,7 +205,7 @@ SCALES = [0.3, 0.5, 0.7500001, 1.7, 0.001, 1.2e-06, 4.7e-10, 12.5]
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @ON_DEVICES
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_devices_are_the_reference(rounding: Any, device: Device) -> None:
     """All bits of a million accumulators, with every storage value and ties among the results."""
     storage, zero_point, count = StorageType(16, True), -7, 25_000
@@ -229,7 +229,7 @@ def test_devices_are_the_reference(rounding: Any, device: Device) -> None:
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @ON_DEVICES
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_a_multiplier_for_each_block(rounding: Any, device: Device) -> None:
     """Blocks of 2 x 4 to blocks of 4 x 2, beside the reference; exactly, beside rationals."""
     generator = np.random.default_rng(8)
@@ -264,7 +264,7 @@ def test_a_multiplier_for_each_block(rounding: Any, device: Device) -> None:
 
 @pytest.mark.parametrize("style", ["after", "inside", "mixed"])
 @ON_DEVICES
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_both_styles_of_zero_points(style: str, device: Device) -> None:
     text = """
 !x = !quant.uniform<i8:f32, 0.05:3>

@@ -130,7 +130,7 @@ CHAINS = {
 
 @pytest.mark.parametrize("kernels", INSTRUCTIONS)
 @pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_chains_have_the_bits_of_numpy(name: str, kernels: str) -> None:
     chain, rng = CHAINS[name], np.random.default_rng(3)
     weight = rng.integers(-127, 128, (N, K), np.int8)

@@ -113,7 +113,7 @@ def check(target, instructions, requantization="exact", rounding="half-up", step
 
 
 @pytest.mark.parametrize("target", [*TARGETS][1:])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_each_accumulator_is_requantized_exactly(target):
     lowered = check(target, HERE[0])
     width = TARGETS[target][0].width
@@ -227,7 +227,7 @@ func.func @main(%x: tensor<{types[0]}x!x>) -> tensor<{types[2]}x!y> {{
 
 @pytest.mark.parametrize("channels", [3, 20, 64])
 @pytest.mark.parametrize("instructions", EVERY)
-@pytest.mark.share(7)
+@pytest.mark.share(14)
 def test_depthwise_convolutions(channels, instructions):
     """The last vector of channels overlaps the one before it."""
     w = np.random.default_rng(channels).integers(-127, 128, (3, 3, 1, channels))
@@ -237,6 +237,7 @@ def test_depthwise_convolutions(channels, instructions):
 
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
 @pytest.mark.parametrize("instructions", [AUTO, case_of("avx512vnni-amd")])
+@pytest.mark.share(4)
 def test_padded_convolutions(strides, instructions):
     """The kernel pads images, and the last output pixels of an image row overlap others."""
     w = np.random.default_rng(9).integers(-127, 128, (3, 3, 64, 64))

@@ -30,6 +30,7 @@ def fuzz() -> Any:
     return SimpleNamespace(**modules, main=load_script("fuzz").main)
 
 
+@pytest.mark.skipif(not LONG, reason="6 s; scripts/fuzz tries inputs of every kind")
 def test_inputs_of_every_kind(
     fuzz: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

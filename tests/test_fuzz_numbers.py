@@ -27,7 +27,7 @@ def show(failures: list[Any]) -> str:
 
 
 @pytest.mark.parametrize("kind", ["chains", "requantizations", "rescales"])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_programs_give_their_numbers(fuzz: Any, kind: str) -> None:
     failures = fuzz.run(3, kind, range(48 if LONG else 4), fuzz.instructions_here()[:1])
     assert not failures, show(failures)

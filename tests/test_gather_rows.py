@@ -39,7 +39,7 @@ def body_of(text: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_rows_of_every_block_type_match_gguf(kernels: str, cpu: Device, tmp_path: Path) -> None:
     names = some_types(False)
     tensors = [WEIGHTS[name] for name in names]

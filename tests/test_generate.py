@@ -21,6 +21,7 @@ from click.testing import Result
 
 import command_line
 from gguf_models import SMALL, TinyModel
+from programs import LONG
 from subquant.commands import console
 from subquant.errors import ExecutionError, UnsupportedError
 from subquant.formats.gguf import read_gguf
@@ -159,7 +160,7 @@ def test_the_same_in_python(model: Path) -> None:
 
 
 @pytest.mark.parametrize("temperature", ["0", "0.5"])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_a_text_with_drafts_is_that_without(model: Path, temperature: str) -> None:
     arguments = ("generate", "--model", model, "--prompt", "one two one two one two", "--json")
     options = ("--max-tokens", "40", "--seed", "7", "--temperature", temperature)
@@ -203,6 +204,7 @@ def test_what_has_no_program_leaves_no_parameters(
     assert os.listdir(tmp_path / "made") == []
 
 
+@pytest.mark.skipif(not LONG, reason="4 s; texts are generated without files, too")
 def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> None:
     """By commands: prompts of any length and tokens after them, the caches handed on in files."""
     folder, program, archive = tmp_path, tmp_path / "m.vmfb", tmp_path / "laid_out.irpa"

@@ -42,7 +42,7 @@ def dequantized(arrays: dict[str, np.ndarray], name: str, config: dict[str, Any]
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_a_folder(symmetric: bool, bits: int, tmp_path: Path) -> None:
     """The weights are those of compressed-tensors, for our reader and for GPTQ's formula."""
     text, source = tmp_path / "text.txt", FOLDERS / "llama"

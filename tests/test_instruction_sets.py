@@ -30,7 +30,7 @@ def test_every_instruction_set_has_its_assembly() -> None:
 
 
 @pytest.mark.parametrize("instructions", ASSEMBLY)
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_kernels_contain_their_instructions(instructions, tmp_path):
     cpu, mnemonic, register = ASSEMBLY[instructions]
     flag = f"--iree-hal-dump-executable-intermediates-to={tmp_path}"

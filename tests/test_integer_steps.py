@@ -111,7 +111,7 @@ def test_every_step_is_a_pass() -> None:
 
 
 @pytest.mark.parametrize("style", ["after", "inside"])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_the_steps_give_what_the_whole_gives(style: str) -> None:
     steps = (
         "verify-quantization,canonicalize-reductions,legalize-quant-to-math,"
@@ -267,7 +267,7 @@ def float_values(module: ir.Module) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("requantization", ["exact", "fixed-point"])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_integer_only_output_has_no_float(requantization: str) -> None:
     """The suite's programs from quantized values to quantized values: integers, or an error."""
     checked, refused = 0, set()

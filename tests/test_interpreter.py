@@ -143,7 +143,7 @@ def group_of(program: Program) -> str:
 
 
 @pytest.mark.parametrize("group", ["casts", "contractions", "reductions", "others"])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_lowered_programs_give_what_the_oracle_says(group: str) -> None:
     checked, wrong = 0, []
     chosen = [p for p in [*suite.programs(), *random_programs(120)] if group_of(p) == group]

@@ -15,6 +15,7 @@ import pytest
 from checkpoint_folders import FOLDERS
 from command_line import call, fail, succeed
 from gguf_models import SMALL, TinyModel
+from programs import LONG
 from subquant.calibration import layer_effects
 from subquant.calibration.finished_blocks import FinishedBlocks, open_finished_blocks
 from subquant.errors import UsageError
@@ -72,7 +73,7 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, name: str, call_number: int) -
         ("q.gguf", ["--method", "auto", "--bits-average", "4.5"]),
     ],
 )
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_the_result_has_the_same_bytes(
     output: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,8 +99,9 @@ def test_the_result_has_the_same_bytes(
     assert not unfinished.exists()
 
 
+@pytest.mark.skipif(not LONG, reason="4 s; other tests interrupt other steps")
 @pytest.mark.parametrize("output", ["q.irpa", "q.gguf"])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_measuring_goes_on_after_measured_blocks(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +156,7 @@ def test_a_run_that_is_interrupted_while_it_writes_the_output(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.share(3)
 def test_a_process_that_is_ended_by_a_signal(number: signal.Signals, tmp_path: Path) -> None:
     """Nothing half-written stays, and the next run has the result of an uninterrupted one."""
     run = arguments(tmp_path, "whole.gguf")

@@ -164,7 +164,7 @@ func.func @main(%k: index, %x: tensor<f32>, %y: tensor<f32>) -> tensor<f32> {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_forms_that_are_still_refused(name: str) -> None:
     subquant.compile(REFUSED[name])
     assert_refused(REFUSED[name], b"", f"iree_workarounds/{name}")

@@ -172,7 +172,7 @@ CASES = [(scheme, kind) for scheme in SCHEMES for kind in ("layer", "block")]
 
 
 @pytest.mark.parametrize(("scheme", "kind"), CASES)
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_every_weight_is_raised(scheme: str, kind: str) -> None:
     remarks: list[Remark] = []
     module = raised_module(model(scheme, kind).exported, remarks)
@@ -191,7 +191,7 @@ COMPUTED = [(scheme, kind) for scheme, kind in CASES
 
 @pytest.mark.parametrize(("scheme", "kind"), [*COMPUTED, ("all", "block")])
 @ON_DEVICES
-@pytest.mark.share(21)
+@pytest.mark.share(42)
 def test_the_answers_are_those_of_jax(scheme: str, kind: str, device: Device) -> None:
     """Dequantized weights are the same numbers; sums of up to 128 products differ in order.
 
@@ -308,7 +308,7 @@ def test_tables_and_experts_are_raised(name: str) -> None:
 
 @pytest.mark.parametrize("name", SINGLES)
 @ON_DEVICES
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_tables_and_experts_give_the_answers_of_jax(name: str, device: Device) -> None:
     """Rows are the same numbers; products are sums of 64, in another order."""
     contractions, *_ = SINGLES[name]

@@ -51,7 +51,7 @@ WINDOWS = {
 
 @needs_amx
 @pytest.mark.parametrize("case", WINDOWS)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_convolutions_are_exact(case):
     x_shape, w_shape, options = WINDOWS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
@@ -84,7 +84,7 @@ def test_what_is_around_pictures_is_put_in_by_the_kernel(case):
 
 @needs_amx
 @pytest.mark.parametrize("case", AROUND)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_convolutions_with_padding_are_exact(case):
     x_shape, w_shape, padding, strides, _ = AROUND[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
@@ -102,7 +102,7 @@ MATRICES = [
 @needs_amx
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("rows", "depth", "columns"), MATRICES)
-@pytest.mark.share(7)
+@pytest.mark.share(14)
 def test_matrices_are_exact(rows, depth, columns, threads):
     x, w = drawn(rows, depth), drawn(depth, columns, seed=1)
     executable = subquant.compile(product(rows, depth, columns), kernels="amx", threads=threads)
@@ -160,7 +160,7 @@ def test_operands_that_are_computed_lie_anywhere_in_memory():
 
 @needs_amx
 @pytest.mark.parametrize("case", ["runs that are read again", "apart", "odd lines"])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_a_process_that_may_not_use_tiles_computes_without(case, tmp_path):
     x_shape, w_shape, options = WINDOWS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
@@ -202,7 +202,7 @@ def test_a_tile_is_multiplied_as_often_as_registers_allow(tmp_path):
         (32, 1024, 64, 0),  # each tile is read once
     ],
 )
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_a_weight_passes_by_rows_that_stay_in_the_first_cache(
     rows, depth, columns, passing, tmp_path
 ):

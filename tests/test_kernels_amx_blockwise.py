@@ -87,7 +87,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("rows", "depth", "columns", "block", "storage", "zeros", "offsets"), CASES, ids=str
 )
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_results_equal_the_specification_to_the_bit(
     rows, depth, columns, block, storage, zeros, offsets
 ):

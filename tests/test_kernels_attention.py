@@ -86,7 +86,7 @@ COMPILED = {
 
 
 @pytest.mark.parametrize(("instructions", "name"), CHOSEN)
-@pytest.mark.share(19)
+@pytest.mark.share(38)
 def test_results_are_near_the_formula(name: str, instructions: str, cpu: Device) -> None:
     case, function = CASES[name], COMPILED[instructions].function(name, cpu)
     for count in (1, 3, 75) if case.dynamic else (case.count,):

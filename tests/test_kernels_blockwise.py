@@ -61,7 +61,7 @@ CASES = [
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("is_known", [False, True])
-@pytest.mark.share(14)
+@pytest.mark.share(28)
 def test_blockwise_gemm_is_exact(case, is_known, instructions):
     check(case, instructions, is_known=is_known)
 
@@ -70,7 +70,7 @@ def test_blockwise_gemm_is_exact(case, is_known, instructions):
 @pytest.mark.parametrize(("zeros", "offsets"), [(False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("storage", ["i4", "u5"])
 @pytest.mark.parametrize("is_known", [False, True])
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 def test_zero_points_and_offsets(storage, zeros, offsets, is_known, instructions):
     case = (5, 256, 80, 32, storage)
     check(case, instructions, zeros=zeros, offsets=offsets, transposed=True, is_known=is_known)
@@ -90,7 +90,7 @@ GEMM_CASES = [
 @pytest.mark.parametrize(("zeros", "offsets"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("case", GEMM_CASES, ids=str)
 @pytest.mark.parametrize("is_known", [False, True])
-@pytest.mark.share(18)
+@pytest.mark.share(36)
 def test_gemm_with_unpacked_panels(case, zeros, offsets, is_known, instructions):
     check(case, instructions, zeros=zeros, offsets=offsets, is_known=is_known)
 
@@ -119,7 +119,7 @@ def test_panels_are_unpacked_for_many_rows_only():
     ],
     ids=str,
 )
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_f32_activations(case, zeros, offsets, instructions):
     parameters = {"zeros": zeros, "offsets": offsets}
     inputs, of_arguments = arrays(*case, **parameters), program(*case, **parameters)
@@ -136,7 +136,7 @@ def test_f32_activations(case, zeros, offsets, instructions):
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("storage", ["u2", "u3", "u4", "u5", "u6", "u8", "i8"])
 @pytest.mark.parametrize("rows", [3, 36])
-@pytest.mark.share(25)
+@pytest.mark.share(50)
 def test_extreme_products_do_not_saturate(storage, rows, instructions):
     """All products have the greatest magnitude; the sums of a block are exact in f32."""
     depth, columns, block = 512, 32, 128
@@ -179,7 +179,7 @@ def test_activations_are_quantized_to_nearest_even(instructions):
     [(32, (8, 8), False), (32, (8, 8), True), (32, (4, 8), True), (16, (16, 32), True)],
 )
 @pytest.mark.parametrize("rows", [4, 35])
-@pytest.mark.share(42)
+@pytest.mark.share(84)
 def test_quantized_scales_and_offsets(
     block, blocks, is_known, inner, transposed, rows, instructions
 ):
@@ -236,7 +236,7 @@ func.func @main(%x: tensor<{rows}x{depth}xf32>, %q: tensor<{w}xi4>,
 
 
 @pytest.mark.parametrize("instructions", EVERY)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_dynamic_m(instructions):
     text = program("?", 256, 96, 32)
     main = main_of(text, activations="int8", kernels=instructions)
@@ -307,7 +307,7 @@ func.func @main(%x: tensor<{x}>, %q: tensor<{q}>, %s: tensor<{s}>, %o: tensor<{s
     ],
     ids=str,
 )
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 def test_batched_weights(case, is_dynamic, instructions):
     rows, batches, depth, columns, block, *storage = case
     text = batched("?" if is_dynamic else rows, *case[1:])

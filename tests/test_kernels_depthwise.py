@@ -68,7 +68,7 @@ DEPTHWISE = {
 
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("case", DEPTHWISE)
-@pytest.mark.share(17)
+@pytest.mark.share(34)
 def test_depthwise_convolutions_are_exact(case, instructions):
     x_shape, w_shape, options = DEPTHWISE[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
@@ -89,7 +89,7 @@ GROUPS = {
 
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("case", GROUPS)
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_convolutions_of_groups_are_exact(case, instructions):
     x_shape, w_shape, groups, options = GROUPS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
@@ -117,7 +117,7 @@ def test_threads_share_small_depthwise_convolutions(size, workgroups):
 
 
 @pytest.mark.parametrize("instructions", EVERY)
-@pytest.mark.share(7)
+@pytest.mark.share(14)
 def test_depthwise_accumulators_of_extremes_are_exact(instructions):
     text, _ = depthwise(drawn(1, 12, 9, 40), drawn(3, 3, 1, 40), padding=(1, 1))
     main = main_of(text, kernels=instructions)
@@ -129,7 +129,7 @@ def test_depthwise_accumulators_of_extremes_are_exact(instructions):
 
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("written", [convolution, depthwise])
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 def test_quantized_images_are_padded_with_zero_points(written, instructions):
     inputs = 24 if written is convolution else 1
     x, w = drawn(1, 9, 17, 24), np.maximum(drawn(3, 3, inputs, 24, seed=1), -127)
@@ -187,7 +187,7 @@ ASSEMBLY = {
 
 
 @pytest.mark.parametrize("instructions", ASSEMBLY)
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_taps_are_multiplied_in_k_packs(instructions, tmp_path):
     triple, cpu, instruction = ASSEMBLY[instructions]
     flags = (

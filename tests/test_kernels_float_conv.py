@@ -140,7 +140,7 @@ CASES = {
 
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_convolutions_are_exact_sums(case, instructions):
     conv = CASES[case]
     text = conv.program()

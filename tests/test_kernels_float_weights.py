@@ -207,7 +207,7 @@ SCALED = [
 ]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("rows", [1, 7])
 def test_8_bit_floats_and_levels(rows, instructions, cpu, tmp_path):
@@ -268,7 +268,7 @@ def float4(*, has_divisor):
     return PlanarQuantizedTensor(layout, "float4.weight")
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("rows", [1, 33])
 @pytest.mark.parametrize("activations", ["int8", "float", "4-bit floats"])
 @pytest.mark.parametrize("instructions", SOME)

@@ -68,14 +68,14 @@ def check(case, device, activations, *, transposed=False, kernels="spirv", **par
 @ON_VULKAN
 @ACTIVATIONS
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.share(7)
+@pytest.mark.share(14)
 def test_products_are_those_of_float64(case, activations, vulkan):
     check(case, vulkan, activations)
 
 
 @ON_VULKAN
 @ACTIVATIONS
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_cpu_devices_have_no_split_k(activations, vulkan):
     check((1, 256, 128, 32), vulkan, activations, kernels="spirv-cpu")
 
@@ -126,7 +126,7 @@ def test_few_rows_have_split_k(case, target):
 @ON_VULKAN
 @ACTIVATIONS
 @pytest.mark.parametrize(("zeros", "offsets"), [(False, True), (True, False), (True, True)])
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_zero_points_and_offsets(zeros, offsets, activations, vulkan):
     case = (5, 256, 80, 32, "u5" if offsets else "i4")
     check(case, vulkan, activations, zeros=zeros, offsets=offsets, transposed=True)
@@ -140,7 +140,7 @@ def test_zero_points_and_offsets(zeros, offsets, activations, vulkan):
         ("i8", 4),  # one of each four steps
     ],
 )
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_scales_that_are_quantized(storage, several, vulkan):
     rows, depth, columns, block = 9, 256, 80, 16
     count = depth // block

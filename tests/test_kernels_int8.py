@@ -43,7 +43,7 @@ CONVOLUTIONS = {
 
 @pytest.mark.parametrize("instructions", CONV_INSTRUCTIONS)
 @pytest.mark.parametrize("case", CONVOLUTIONS)
-@pytest.mark.share(14)
+@pytest.mark.share(28)
 def test_convolutions_are_exact(case, instructions):
     x_shape, w_shape, options = CONVOLUTIONS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
@@ -65,7 +65,7 @@ PADDED = {
 
 @pytest.mark.parametrize("instructions", CONV_INSTRUCTIONS)
 @pytest.mark.parametrize("case", PADDED)
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 def test_convolutions_with_padding_are_exact(case, instructions):
     x_shape, w_shape, padding, strides, _ = PADDED[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
@@ -90,7 +90,7 @@ def test_every_instruction_set_has_a_cpu() -> None:
 
 @pytest.mark.parametrize("instructions", CPUS)
 @pytest.mark.parametrize("case", PADDED)
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_taps_in_the_padding_are_skipped(case, instructions):
     """Initial accumulators contain the products of skipped taps, for each kind of output row."""
     x_shape, w_shape, padding, strides, kinds = PADDED[case]
@@ -142,7 +142,7 @@ def test_kernel_pads_image_rows(columns, missing, is_inside):
 
 
 @pytest.mark.parametrize("instructions", EVERY)
-@pytest.mark.share(7)
+@pytest.mark.share(14)
 def test_extreme_accumulators_are_exact(instructions):
     text, _ = convolution(drawn(1, 6, 7, 37), drawn(3, 3, 37, 20), padding=(1, 1))
     both = Together({"windows": text, "rows": product(18, 4098, 24)}, kernels=instructions)
@@ -156,7 +156,7 @@ def test_extreme_accumulators_are_exact(instructions):
 
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(16, 128, 64), (37, 130, 50), (64, 7, 100)])
-@pytest.mark.share(7)
+@pytest.mark.share(14)
 def test_matrices_are_exact(rows, depth, columns, instructions):
     x, w = drawn(rows, depth), drawn(columns, depth, seed=1)
     main = main_of(product(rows, depth, columns, transposed=True), kernels=instructions)
@@ -165,7 +165,7 @@ def test_matrices_are_exact(rows, depth, columns, instructions):
 
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.share(7)
+@pytest.mark.share(14)
 def test_gemv_with_a_constant_weight_is_exact(rows, instructions):
     """All products have the greatest magnitude, of either sign."""
     w = np.full((640, 72), -128, np.int8)
@@ -218,7 +218,7 @@ def test_weight_panels_are_widened_for_many_pixels(case):
 
 
 @pytest.mark.parametrize(("rows", "depth", "portable"), [(24, 96, 1), (160, 1024, 2)])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_quantized_programs_call_kernels(rows, depth, portable):
     """Zero points are corrected outside of the kernel, which multiplies storage.
 
@@ -241,7 +241,7 @@ def test_quantized_programs_call_kernels(rows, depth, portable):
 
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize(("depth", "columns"), [(128, 70), (130, 50)])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_dynamic_m_is_exact(depth, columns, instructions):
     w = drawn(depth, columns, seed=1)
     text = f"""

@@ -107,7 +107,7 @@ def cache_addresses(session: Session) -> list[int]:
 
 @pytest.mark.skipif(not LONG, reason="6 s; the integers themselves are compared to the bit")
 @pytest.mark.parametrize(("name", "bound"), [("int8", 0.01), ("int4", 0.2)])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_sessions_with_integers(name: Any, bound: float, model_file: Path, tmp_path: Path) -> None:
     """Logits are near those of f32, and the same tokens in other pieces give the same."""
     tokens = np.random.default_rng(3).integers(0, 300, 24).tolist()

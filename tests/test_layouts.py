@@ -89,7 +89,7 @@ def test_scales_of_every_kind(name: str) -> None:
 
 @pytest.mark.parametrize("name", BLOCK_TYPES)
 @pytest.mark.parametrize("rest", [0, 255, None], ids=["zeros", "ones", "random"])
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 def test_every_value_of_every_byte(name: str, rest: int | None) -> None:
     """Each byte of a block has each value, the other ones being zeros, ones or random."""
     size = BLOCK_TYPES[name].block.itemsize

@@ -111,7 +111,7 @@ def test_casts_equal_the_reference_toward_zero(generated: list[Cast]) -> None:
 @pytest.mark.parametrize("steps", [-2, -1, 0, 1, 2])
 @settings(max_examples=examples(4))
 @given(generated=st.lists(casts(), min_size=8, max_size=12))
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 def test_an_exact_division_needs_no_exact_device(steps: int, generated: list[Cast]) -> None:
     check(generated, "nearest-even", "exact", nudged(steps))
 

@@ -233,7 +233,7 @@ def test_damage_is_an_error_or_another_model() -> None:
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("depth", [64, 75], ids=["whole", "ragged"])
 @ON_DEVICES
-@pytest.mark.share(18)
+@pytest.mark.share(36)
 def test_matmul_nbits(bits: int, zero_points: str, depth: int, device: Device) -> None:
     """Against f64: sums of `depth` products of f32, whose reals are exact within one rounding."""
     rng = np.random.default_rng(bits)

@@ -395,7 +395,7 @@ def test_a_convolution_of_u8_along_one_axis_has_a_kernel(
 
 @pytest.mark.parametrize("zero_point", [0, 3, -128, 127])
 @pytest.mark.parametrize("kernels", [*EVERY, "none"])
-@pytest.mark.share(16)
+@pytest.mark.share(32)
 def test_zero_points_are_added_after_rounding(zero_point: int, kernels: str) -> None:
     """QuantizeLinear: ``saturate(round_half_even(x / scale) + zero_point)``, at every tie."""
     proto = product_with_ties(zero_point)

@@ -152,7 +152,7 @@ def test_a_loop_while_a_condition_holds(device: Device) -> None:
 @ON_DEVICES
 @pytest.mark.parametrize("backward", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_a_scan(axis: int, backward: int, device: Device) -> None:
     """Sums of rows or columns, of dequantized bytes, from either end; results along axis 1."""
     body = graph(
@@ -340,7 +340,7 @@ LOOPS = {
         ),
     ],
 )
-@pytest.mark.share(5)
+@pytest.mark.share(10)
 def test_results_are_as_many_as_iterations(kind: str, device: Device | None) -> None:
     check(*LOOPS[kind], device, tolerance=1e-6)
 

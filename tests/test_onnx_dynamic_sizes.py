@@ -51,7 +51,7 @@ SHAPES = [(), (1,), (7,), (0,), (2, 0, 3), (4, 3), (2, 3, 4), (2, 1, 3, 2), (1, 
 
 @CPU_AND_NUMPY
 @pytest.mark.parametrize("share", [0, 0.5, 1])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_non_zero_of_every_rank(device: Device | None, share: float) -> None:
     inputs = {f"x{n}": drawn(np.float32, shape, share) for n, shape in enumerate(SHAPES)}
     check(non_zeros(inputs), inputs, device)
@@ -149,7 +149,7 @@ def without(
         pytest.param("vulkan", 0.3, marks=pytest.mark.vulkan),
     ],
 )
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_operators_keep_the_number_of_rows(device: Device | None, share: float) -> None:
     inputs = {"x": X, "mask": drawn(np.int32, (3, 4), share)}
     # ONNX Runtime refuses the greatest of no elements.

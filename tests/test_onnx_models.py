@@ -103,7 +103,7 @@ def drawn(proto: onnx.ModelProto) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_every_tensor_is_exact(name: str, form: str) -> None:
     """With NumPy; integers equal, floats within a part of the greatest."""
     proto = quantized_model(name, form)
@@ -115,7 +115,7 @@ def test_every_tensor_is_exact(name: str, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @ON_DEVICES
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_devices_compute_mnist(form: str, device: Device) -> None:
     check_device("mnist", form, device)
 

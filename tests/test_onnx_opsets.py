@@ -300,7 +300,7 @@ def test_powers_of_two(mode: str, saturate: int) -> None:
 
 @ON_DEVICES
 @pytest.mark.parametrize("type_", ["FLOAT4E2M1", "FLOAT6E2M3", "FLOAT6E3M2", "FLOAT8E4M3FN"])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_microscaling(type_: str, device: Device) -> None:
     """Small floats in blocks with a power of two each, and back: the sign alone differs."""
     rng = np.random.default_rng(0)

@@ -48,7 +48,7 @@ def check(case: VersionCase, version: int) -> int:
     return 1
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("operator", _OPERATORS)
 def test_every_version_of_an_operator(operator: str) -> None:
     """ONNX Runtime, or the reference evaluator where it has no kernel, computes the same."""

@@ -183,7 +183,7 @@ def sizes_of(text: str, element: str) -> set[int]:
 
 @ON_DEVICES
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K", "zero points", "scale for each row"])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_weights_that_a_function_brings_along(name: str, device: Device) -> None:
     """Constants of the program, in as many bytes as they had."""
     x = normal((3, 512), 4)

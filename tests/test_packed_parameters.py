@@ -140,7 +140,7 @@ def block_of(name: str) -> int:
 
 @pytest.mark.parametrize("activations", ["int8", "float"])
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_every_block_type_is_packed(
     kernels: str, activations: str, cpu: Device, tmp_path: Path
 ) -> None:
@@ -397,6 +397,7 @@ print(json.dumps(resident()))
 """
 
 
+@pytest.mark.skipif(not LONG, reason="4 s; a claim on memory, not on numbers")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says what is resident")
 def test_packed_parameters_are_mapped(tmp_path: Path) -> None:
     """A program maps 64 MiB of packed integers, and copies unpacked ones to pack them."""

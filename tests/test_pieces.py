@@ -27,6 +27,7 @@ def pieces() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("format_", "count"), [("onnx", 12), ("tflite", 12), ("gguf", 12), ("checkpoints", 60)]
 )
+@pytest.mark.share(2)
 def test_each_piece_is_used_or_named(pieces: Any, format_: str, count: int) -> None:
     module = importlib.import_module(f"pieces.{format_}")
     for number in range(count):

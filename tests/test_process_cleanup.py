@@ -111,6 +111,7 @@ def test_a_signal_ends_the_compiler_and_removes_its_folder(name: str, folder: Pa
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT", "SIGKILL"])
+@pytest.mark.share(4)
 def test_a_signal_ends_conformance(name: str, folder: Path) -> None:
     command = [SUBQUANT, "conformance", "--device", "llvm-cpu", "--jobs", "2"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -301,6 +302,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 @pytest.mark.parametrize("device", ["llvm-cpu", "vulkan"])
+@pytest.mark.share(2)
 def test_a_forked_process(device: str, folder: Path, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue("cpu" if device == "llvm-cpu" else "vulkan")
     options = CompileOptions("vulkan") if device == "vulkan" else CompileOptions()

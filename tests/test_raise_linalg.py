@@ -88,7 +88,7 @@ def compiled_for(kernels: str) -> Together:
 
 @pytest.mark.parametrize("name", WITH_KERNELS)
 @pytest.mark.parametrize("kernels", EVERY)
-@pytest.mark.share(18)
+@pytest.mark.share(36)
 def test_every_instruction_set_has_the_same_result(name: str, kernels: str, cpu: Device) -> None:
     check(name, compiled_for(kernels), cpu)
 

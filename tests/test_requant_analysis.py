@@ -266,7 +266,7 @@ def test_each_accumulator_is_rounded_as_written(name, cpu):
 
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("name", [name for name, (*_, is_monotone) in CASES.items() if is_monotone])
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 def test_with_all_instructions(name, instructions):
     text = program(CASES[name][0], len(activations(3)[0]))
     check(name, instructions, subquant.compile(text, kernels=instructions).main, step=3)

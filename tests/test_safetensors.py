@@ -329,6 +329,7 @@ def test_what_is_no_file_is_an_error(tmp_path: Path) -> None:
     ],
     ids=["lists", "escapes", "keys", "spaces", "skipped"],
 )  # fmt: skip
+@pytest.mark.share(5)
 def test_a_long_wrong_header_takes_bounded_memory(
     folder: Path, start: bytes, repeated: bytes, end: bytes, expected: str
 ) -> None:

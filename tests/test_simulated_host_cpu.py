@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from programs import LONG
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.iree_driver import host_features
 from subquant.compiler.keys import machine_of
@@ -87,6 +88,7 @@ def test_a_cpu_that_llvm_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
         features_of("haswel", monkeypatch)
 
 
+@pytest.mark.skipif(not LONG, reason="3 s; collects the suite again")
 def test_the_names_of_tests_are_the_same_on_every_cpu() -> None:
     """The names decide the cases of the short suite."""
     collect = ["-m", "pytest", "--collect-only", "-q", "test_kernels_int8.py"]

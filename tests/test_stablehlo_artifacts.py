@@ -62,7 +62,7 @@ def test_the_versions_are_those_of_the_wheel() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_every_version_becomes_the_same_module(version: str) -> None:
     context = create_context()
     for name, text in FORMS.items():

@@ -42,7 +42,7 @@ def quantized(
 @ON_DEVICES
 @pytest.mark.parametrize("width", [8, 32])
 @pytest.mark.parametrize("scale", ["1.0e-09", "1.0e+09"])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_a_sum_of_no_products_is_the_zero_point(
     device: Device, device_name: str, width: int, scale: str
 ) -> None:
@@ -93,7 +93,7 @@ def test_padding_that_cuts(
 
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 1)])
 @pytest.mark.parametrize("dilation", [[1, 1], [2, 2], [2, 1], [1, 3]])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_every_padding_interpreted(dilation: list[int], sizes: tuple[int, int]) -> None:
     ends = ([0, 0], [1, 0], [0, -1], [-1, 0], [-1, -1], [2, -1])
     windows = [Window([*two], dilation, 3, sizes) for two in itertools.product(ends, ends)]
@@ -206,7 +206,7 @@ CONSTANT = "%j = stablehlo.constant dense<[[-5, 3], [1, 99], [70, -4]]> : tensor
         ("?x?", "?x2xi32", "", [[-5, 3], [1, 99], [70, -4]]),
     ],
 )
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_gathers_are_clamped(
     device: Device,
     device_name: str,

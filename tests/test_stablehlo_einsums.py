@@ -74,7 +74,7 @@ EINSUM_PROGRAMS = Together({
 @ON_DEVICES
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rule", EINSUMS)
-@pytest.mark.share(25)
+@pytest.mark.share(50)
 def test_einstein_sums(device: Device, device_name: str, rule: str, kind: str) -> None:
     _, arrays, expected = einsum(rule, kind)
     actual = np.asarray(EINSUM_PROGRAMS.function(f"{rule} {kind}", device)(*arrays))

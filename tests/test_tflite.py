@@ -92,7 +92,7 @@ def test_numpy_computes_what_litert_does(case: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("cases", groups(COMPARED), ids=named)
-@pytest.mark.share(16)
+@pytest.mark.share(32)
 def test_the_cpu_computes_what_litert_does(cases: list[str], cpu: Device) -> None:
     assert compare(model(cases, 0), cpu, 3) > 0
 
@@ -101,7 +101,7 @@ def test_the_cpu_computes_what_litert_does(cases: list[str], cpu: Device) -> Non
 @pytest.mark.parametrize(
     "cases", groups([case for case in COMPARED if case.endswith("int8")]), ids=named
 )
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 def test_vulkan_computes_what_litert_does(cases: list[str], vulkan: Device) -> None:
     assert compare(model(cases, 0), vulkan, 2) > 0
 
@@ -163,7 +163,7 @@ def test_random_graphs() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_random_graphs_on_the_cpu(seed: int, cpu: Device) -> None:
     assert compare(random_graph(seed), cpu, 3, seed=seed) > 0
 
@@ -357,7 +357,7 @@ def subtraction() -> bytes:
 @pytest.mark.parametrize("batch", ["5", "dynamic"])
 @pytest.mark.parametrize("case", ["CONV_2D-int8", "AVERAGE_POOL_2D-uint8", "FULLY_CONNECTED-int8",
                                   "SUB-int16"])  # fmt: skip
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_a_batch_is_its_elements(case: str, batch: str, cpu: Device) -> None:
     rng = np.random.default_rng(10)
     data = one_case(CASES[case], rng)

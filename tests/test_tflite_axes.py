@@ -82,7 +82,7 @@ def model(name: str, axis: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_an_axis_outside_the_range_is_refused(name: str) -> None:
     valid = OPERATORS[name][1]
     for axis in (valid.start, valid.stop - 1):

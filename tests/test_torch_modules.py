@@ -201,7 +201,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.filterwarnings("ignore:The tensor attributes self._flat_weights")
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_modules_compute_as_eager_pytorch(family: Any) -> None:

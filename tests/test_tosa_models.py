@@ -225,7 +225,7 @@ def compare(name: str, device: Device, steps: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", WORDS)
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 def test_models_are_equal_to_litert(name: str, cpu: Device) -> None:
     outputs = compare(name, cpu, STEPS)
     assert len(outputs) == STEPS

@@ -180,7 +180,7 @@ def interpreted_pairs(
     ("set_", "options"),
     [*((set_, "") for set_ in SETS), *(("ratio", options) for options in OPTIONS[1:])],
 )
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 def test_all_pairs_of_bytes(name: str, set_: str, options: str, cpu: Device) -> None:
     """65,536 pairs: near the exact result, and the round trip equals TOSA on IREE."""
     operands, result = operands_of(name, set_)
@@ -268,7 +268,7 @@ def test_generated_types(operation: tuple[str, list[Quantized], Quantized, str])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("zero_points", [[0, 0, 0], [3, -100, 7]])
 @pytest.mark.parametrize("back", [True, False])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_per_axis_add(axis: int, zero_points: list[int], back: bool, cpu: Device) -> None:
     shape = (3, 500) if axis == 0 else (500, 3)
     scales = [[0.5, 0.01, 3.0], [0.25, 0.7, 0.002], [0.6, 0.5, 2.0]]

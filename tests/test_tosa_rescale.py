@@ -74,7 +74,7 @@ def test_all_bytes_in_every_mode_through_stablehlo(scale32: bool) -> None:
 
 @pytest.mark.parametrize("scale32", [True, False])
 @pytest.mark.parametrize("back", [True, False])
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 def test_all_bytes_in_every_mode_on_llvm_cpu(scale32: bool, back: bool, cpu: Device) -> None:
     """Through StableHLO, and through the rescales that ``compile`` lowers itself."""
     modes = some(byte_modes(scale32), 5)

@@ -163,7 +163,7 @@ func.func @main(%x: tensor<2x3xELEMENT>, %y: tensor<2x3xELEMENT>, %at: tensor<i3
 @ON_DEVICES
 @pytest.mark.parametrize("element", ["i32", "i8", "f32"])
 @pytest.mark.parametrize("start", ["iota", "constant", "broadcast"])
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_updates_of_equal_tensors(
     device: Device, device_name: str, element: str, start: str
 ) -> None:
@@ -254,7 +254,7 @@ def shift_text(element: str, tensor: str, update: str, write: str) -> str:
     "update", ["stablehlo.and %p, %p", "stablehlo.add %p, %three"], ids=["part", "sum"]
 )
 @pytest.mark.parametrize("write", WRITES)
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 def test_a_tensor_is_shifted(
     device: Device, device_name: str, element: str, tensor: str, update: str, write: str
 ) -> None:
@@ -331,7 +331,7 @@ def written_rows(start: str, dtype: str) -> list[tuple[list[np.ndarray], int, li
 @ON_DEVICES
 @pytest.mark.parametrize("element", ["f16", "f32", "i8"])
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 def test_variables_with_equal_first_values(
     device: Device, device_name: str, element: str, start: str
 ) -> None:
