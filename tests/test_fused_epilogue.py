@@ -35,8 +35,8 @@ def activations(step):
     return x, acc
 
 
-def program(count, scales, target, bias):
-    """``x @ w`` with a scale for each N, a bias, and a requantization."""
+def program(count, scales, target, bias, *, negates=False):
+    """``x @ w`` with a scale for each N, a bias, a requantization, and maybe a negation."""
     w = np.zeros((N, K), np.int8)
     w[:, :2] = FACTORS
     dense = ", ".join(str(list(map(int, row))) for row in w)
@@ -60,7 +60,8 @@ func.func @main(%x: tensor<{count}x{K}x!x>) -> tensor<{count}x{N}x!y> {{
   %all = stablehlo.add %acc, %bias : tensor<{count}x{N}x!s>
   %y = stablehlo.uniform_quantize %all
       : (tensor<{count}x{N}x!s>) -> tensor<{count}x{N}x!y>
-  return %y : tensor<{count}x{N}x!y>
+  %negated = stablehlo.negate %y : tensor<{count}x{N}x!y>
+  return {"%negated" if negates else "%y"} : tensor<{count}x{N}x!y>
 }}"""
 
 
@@ -99,14 +100,20 @@ def expected(acc, target, bias, how):
     return result
 
 
-def check(target, instructions, requantization="exact", rounding="half-up", step=1, **options):
+def check(
+    target, instructions, requantization="exact", rounding="half-up", step=1, *, negates=False,
+    **options,
+):  # fmt: skip
     x, acc = activations(step)
     bias = np.random.default_rng(1).integers(-300, 300, N)
-    text = program(len(x), SCALES, target, bias)
+    text = program(len(x), SCALES, target, bias, negates=negates)
     options |= {"requantization": requantization, "fixed_point_rounding": rounding}
     options |= {"kernels": instructions}
     result = main_of(text, **options)(x)
     want = expected(acc, target, bias, Requantization(requantization, rounding))
+    if negates:
+        storage, _, zero_point = TARGETS[target]
+        want = np.clip(2 * zero_point - want, storage.minimum, storage.maximum)
     assert (np.asarray(result).astype(np.int64) == want).all()
     lowered = lowered_text(text, **options)
     return lowered
@@ -123,7 +130,8 @@ def test_each_accumulator_is_requantized_exactly(target):
 
 @pytest.mark.parametrize("instructions", EVERY)
 def test_with_all_instructions(instructions):
-    lowered = check("i8:f32, 0.5:3", instructions, step=3)
+    """A negation widens the estimates that were narrowed to 8 bits: they keep their sign."""
+    lowered = check("i8:f32, 0.5:3", instructions, step=3, negates=True)
     assert f"tensor<{len(activations(3)[0])}x{N}xi8>" in lowered
     assert "stablehlo.shift_right_arithmetic" not in lowered  # the kernel computes all of it
 

@@ -142,9 +142,16 @@ def broadcast(element: ArrayLike, lanes: int) -> ArrayLike:
 
 
 def bitcast(operand: ArrayLike, element: ElementType) -> ArrayLike:
-    """``vector.bitcast``: the bits of a vector as elements of another width, in memory order."""
+    """``vector.bitcast``: the bits of a vector as elements of another width, in memory order.
+
+    Narrower integers come from ``llvm.bitcast``: IREE's code generation for CPUs loses the sign in
+    ``arith.extsi`` of a ``vector.bitcast``, which it rewrites to masks and shifts
+    (`RewriteExtOfBitCast` of MLIR).
+    """
     lanes = int(operand.value.type.shape[0]) * operand.element.bits // element.bits
-    return vector(value("vector.bitcast", [operand.value], vector_type(lanes, element)), element)
+    is_narrower = element.is_integer and element.bits < operand.element.bits
+    name = "llvm.bitcast" if is_narrower else "vector.bitcast"
+    return vector(value(name, [operand.value], vector_type(lanes, element)), element)
 
 
 def interleave_lanes(operands: Sequence[ArrayLike]) -> ArrayLike:
