@@ -126,6 +126,13 @@ def test_the_constant_of_other_padding_modes_is_irrelevant(mode: str) -> None:
     np.testing.assert_array_equal(result, expected)
 
 
+def test_a_constant_is_padded_by_an_argument() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    inputs = [x, indices(1, 2, 0, 1), np.array(7, np.float32)]
+    result, expected = result_of("Pad", inputs, constants=(0, 1))
+    np.testing.assert_array_equal(result, expected)
+
+
 @pytest.mark.parametrize("operator", ["HannWindow", "HammingWindow", "BlackmanWindow"])
 def test_a_symmetric_window_of_one_element_has_no_period(operator: str) -> None:
     result, expected = result_of(operator, [indices(1)[0]], constants=(0,), periodic=0)

@@ -149,6 +149,7 @@ def test_programs_with_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -
         ("a.txt", "", (), 1, "line 1 of '{}' has no prompt; remove the line"),
         ("a.txt", "a\n\nb\n", (), 1, "line 2 of '{}' has no prompt; remove the line"),
         ("a.jsonl", '"a"\n[1]\n', (), 1, "line 2 of '{}' is no JSON string"),
+        ("a.jsonl", '"a"\n' + "[" * 10**5, (), 1, "line 2 of '{}' is no JSON string"),
         ("a.txt", "a\n" + "the " * 99, (), 2, "prompt 2: the "),
     ],
 )

@@ -37,7 +37,7 @@ def read_prompts(path: str) -> list[str]:
 def _json_string(path: str, number: int, line: str) -> str:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, str):
         raise InputError(f"line {number} of '{path}' is no JSON string, such as \"a text\"")

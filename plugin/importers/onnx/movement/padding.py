@@ -101,7 +101,8 @@ def pad(call: Call) -> Operand:
             )
     if isinstance(value, Quantized):
         call.with_floats("the constant is not 0, or the zero point is computed")
-    return Operand(operand.type, pad_constant(call.array(0), widths, fill))
+    array = call.array(0) if is_known(fill) else call.lifted(call.array(0))
+    return Operand(operand.type, pad_constant(array, widths, fill))
 
 
 def _widths(call: Call, shape: Sequence[int]) -> list[tuple[int, int]]:
