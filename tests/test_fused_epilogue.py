@@ -175,22 +175,26 @@ func.func @main(%x: tensor<32x64xi8>, %w: tensor<48x64xi8>)
 
 
 def test_operands_that_vary_along_m_are_not_fused():
-    """Tables vary along N only."""
-    text = """
-func.func @main(%x: tensor<32x64xi8>, %w: tensor<48x64xi8>) -> tensor<32x48xi32> {
+    """Tables vary along N only; the rows of the first one become columns."""
+    rows = np.tile(np.arange(100, 148), (48, 1))
+    text = f"""
+func.func @main(%x: tensor<48x64xi8>, %w: tensor<48x64xi8>) -> tensor<48x48xi32> {{
   %acc = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
-      : (tensor<32x64xi8>, tensor<48x64xi8>) -> tensor<32x48xi32>
-  %c = stablehlo.iota dim = 0 : tensor<32x48xi32>
-  %y = stablehlo.multiply %acc, %c : tensor<32x48xi32>
-  %k = stablehlo.constant dense<[ROWS]> : tensor<32xi32>
-  %r = stablehlo.broadcast_in_dim %k, dims = [0] : (tensor<32xi32>) -> tensor<32x48xi32>
-  %z = stablehlo.subtract %y, %r : tensor<32x48xi32>
-  return %z : tensor<32x48xi32>
-}""".replace("ROWS", ", ".join(map(str, range(100, 132))))
+      : (tensor<48x64xi8>, tensor<48x64xi8>) -> tensor<48x48xi32>
+  %t = stablehlo.constant dense<{rows.tolist()}> : tensor<48x48xi32>
+  %r = stablehlo.broadcast_in_dim %t, dims = [1, 0] : (tensor<48x48xi32>) -> tensor<48x48xi32>
+  %z = stablehlo.subtract %acc, %r : tensor<48x48xi32>
+  %c = stablehlo.iota dim = 0 : tensor<48x48xi32>
+  %y = stablehlo.multiply %z, %c : tensor<48x48xi32>
+  %k = stablehlo.constant dense<{rows[0].tolist()}> : tensor<48xi32>
+  %b = stablehlo.broadcast_in_dim %k, dims = [0] : (tensor<48xi32>) -> tensor<48x48xi32>
+  %s = stablehlo.subtract %y, %b : tensor<48x48xi32>
+  return %s : tensor<48x48xi32>
+}}"""
     random = np.random.default_rng(3)
-    x, w = (random.integers(-128, 128, shape).astype(np.int8) for shape in ((32, 64), (48, 64)))
+    x, w = (random.integers(-128, 128, (48, 64)).astype(np.int8) for _ in range(2))
     acc = x.astype(np.int32) @ w.astype(np.int32).T
-    want = acc * np.arange(32)[:, None] - np.arange(100, 132)[:, None]
+    want = (acc - rows.T) * np.arange(48)[:, None] - rows.T
     assert (subquant.compile(text).main(x, w) == want).all()
 
 

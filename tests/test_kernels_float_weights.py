@@ -229,6 +229,22 @@ def test_8_bit_floats_and_levels(rows, instructions, cpu, tmp_path):
         check_sum(executable[tensor_.name](x), x, tensor_.unpack().dequant(), "mk,nk->mn")
 
 
+def test_scales_in_another_order_than_their_blocks(cpu, tmp_path):
+    """Scales ``[block, column]`` have no kernel; read as ``[column, block]`` they would be wrong."""
+    weight = float8("f8E4M3FN", (1, 32), shape=(32, 1024))
+    module = str(program_of_tensors([weight], types=[([1, 1024], np.float32)]))
+    spread = "dims = [0, 2] : (tensor<32x32xf32>)"
+    assert module.count(spread) == 1
+    module = module.replace(spread, spread.replace("0, 2", "2, 0"))
+    data, packed, _ = compiled(module, plain([weight], tmp_path), tmp_path)
+    x = np.random.default_rng(3).standard_normal((1, 1024)).astype(np.float32)
+    planes = {**weight.layout.planes, "d": np.ascontiguousarray(weight.layout.planes["d"].T)}
+    layout = BlockScaledFloat8Layout((32, 1024), planes, weight.layout.metadata)
+    expected = PlanarQuantizedTensor(layout, "transposed").unpack().dequant()
+    result = Executable(data, cpu, {"model": packed})[weight.name](x)
+    check_sum(result, x, expected, "mk,nk->mn")
+
+
 @pytest.mark.parametrize("instructions", EVERY)
 def test_every_8_bit_float_is_decoded_exactly(instructions, cpu, tmp_path):
     """One activation is 1, so that a result is an element; NaN and infinities make others NaN."""

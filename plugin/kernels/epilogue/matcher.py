@@ -197,7 +197,8 @@ def constant_grid(
         axes = [int(each) for each in op.attributes["broadcast_dimensions"]]
         for each, size in zip(axes, op.operands[0].type.shape, strict=True):
             sizes[each] = int(size)
-        array = array if array is None else array.reshape(sizes)
+        order = np.argsort(axes)  # the operand's axes may come in any order
+        array = array if array is None else array.transpose(order).reshape(sizes)
     else:
         array = constant_elements(value, module_globals)
     if array is None:

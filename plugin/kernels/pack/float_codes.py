@@ -174,12 +174,15 @@ def _scaled(
 def _block_sizes(broadcast: Operation, shape: Sequence[int]) -> tuple[int, ...] | None:
     """Return the block sizes of scales that are broadcast, along each axis of the weight.
 
-    The broadcast shape splits an axis into blocks and the elements of a block.
+    The broadcast shape splits an axis into blocks and the elements of a block. None if the scales
+    have another order than the blocks.
     """
     source = [int(extent) for extent in broadcast.operands[0].type.shape]
     dims = [int(axis) for axis in broadcast.attributes["broadcast_dimensions"]]
     extents = [int(extent) for extent in broadcast.results[0].type.shape]
-    varies = {axis for axis, n in zip(dims, source, strict=True) if n > 1}
+    varies = [axis for axis, n in zip(dims, source, strict=True) if n > 1]
+    if varies != sorted(varies):
+        return None
     sizes, first = [], 0
     for extent in shape:
         end = first + 1
