@@ -230,7 +230,7 @@ def test_8_bit_floats_and_levels(rows, instructions, cpu, tmp_path):
 
 
 def test_scales_in_another_order_than_their_blocks(cpu, tmp_path):
-    """Scales ``[block, column]`` have no kernel; read as ``[column, block]`` they would be wrong."""
+    """Scales ``[block, column]`` have no kernel, which reads ``[column, block]``."""
     weight = float8("f8E4M3FN", (1, 32), shape=(32, 1024))
     module = str(program_of_tensors([weight], types=[([1, 1024], np.float32)]))
     spread = "dims = [0, 2] : (tensor<32x32xf32>)"
