@@ -30,7 +30,7 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 The numbers are the kernel's ABI; without permission AMX instructions end the process.
 """
-_CACHE_LINE_BYTES = 64
+CACHE_LINE_BYTES = 64
 """The bytes of a cache line, which one prefetch loads."""
 
 
@@ -89,7 +89,7 @@ class AmxAssembly:
     def prefetch(self, start: ArrayLike, cache_lines: int) -> None:
         """``prefetcht1``: prefetch cache lines from an address on."""
         for number in range(cache_lines):
-            offset = _CACHE_LINE_BYTES * number
+            offset = CACHE_LINE_BYTES * number
             self._instructions.append(f"prefetcht1 {offset or ''}({self._register(start)})")
 
     def emit(self) -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...emit.amx import CACHE_LINE_BYTES
 from ...numerics.element_types import F16
 from ..isa.base import InstructionSet
 from ..pack.packed_weight import PackedWeight, Tiles
 from .amx_plan import TILE_ROW_BYTES
 from .weight_reader import SignedPanel
 
+ACTIVATION_TILE, WEIGHT_TILE = 6, 7
+"""The tile registers after those of accumulators."""
 _TILE_ROWS = 16
 """A tile register has up to 16 rows."""
 _MIN_ROWS, _MIN_ROWS_8_BITS = 9, 12
 """AVX512-VNNI is as fast with fewer rows; a weight of 8 bits has nothing to unpack there."""
 _MIN_PIECE = 16
 """A tile product takes 16 cycles for 16 rows, whatever its K."""
-_BLOCKS_PER_UNIT = (8, 6, 5, 4, 3, 2, 1)
+_BLOCKS_PER_GROUP = (8, 4, 6, 5, 3, 2, 1)
 """Counts of blocks that are unrolled; `AmxBlockwisePlan.register` needs them."""
 _PRODUCTS_AHEAD, _STORES_BEHIND = 4, 2
 """Blocks from a product to its scaling, and from a product to its store.
@@ -45,8 +48,8 @@ _MAX_TILES_PER_PASS = 8
 class AmxBlockwisePlan:
     """A blockwise GEMM with AMX; `m` is M of a batch, None where it is dynamic.
 
-    A *unit* is the product of an activation tile, some consecutive blocks of K and a vector of
-    columns.
+    A *unit* is the product of an activation tile, a panel and a vector of columns; its blocks of K
+    are multiplied in groups.
     """
 
     weight: PackedWeight
@@ -77,6 +80,12 @@ class AmxBlockwisePlan:
     def rows_per_tile(self) -> int:
         """The rows of M of an activation tile; the last two tiles may share some."""
         return _TILE_ROWS if self.m is None else -(-self.m // -(-self.m // _TILE_ROWS))
+
+    @property
+    def tile_shapes(self) -> list[tuple[int, int]]:
+        """Rows, and bytes of a row, of each tile: accumulators, activations and the weight."""
+        accumulators = [(self.rows_per_tile, TILE_ROW_BYTES)] * ACTIVATION_TILE
+        return [*accumulators, (self.rows_per_tile, self.piece), (self.piece // 4, TILE_ROW_BYTES)]
 
     @property
     def piece(self) -> int:
@@ -114,9 +123,19 @@ class AmxBlockwisePlan:
     # -- scratch memory ---------------------------------------------------------------------------
 
     @property
+    def holds_all_k(self) -> bool:
+        """True if a panel has all of K.
+
+        Accumulators are in registers then, and panels are unpacked once for all of M.
+        """
+        k = self.tiles.k
+        panel = sum(SignedPanel.layout_of(self.weight, 1, k).binding_bytes())
+        return panel + 4 * self._dot_words(k // self.tiles.block_size) <= _MAX_SCRATCH_BYTES
+
+    @property
     def panel(self) -> PackedWeight:
         """The layout of an unpacked panel."""
-        return SignedPanel.layout_of(self.weight, 1)
+        return SignedPanel.layout_of(self.weight, 1, self.tiles.k if self.holds_all_k else None)
 
     @property
     def blocks_per_panel(self) -> int:
@@ -127,8 +146,7 @@ class AmxBlockwisePlan:
     def tiles_per_pass(self) -> int:
         """The activation tiles whose accumulators are in memory while panels are unpacked."""
         rows, vectors = self.rows_per_tile, self.tiles.vectors
-        dots = self.dot_rows * TILE_ROW_BYTES
-        limit = (_MAX_SCRATCH_BYTES - sum(self.panel.binding_bytes()) - dots) // (
+        limit = (_MAX_SCRATCH_BYTES - sum(self.panel.binding_bytes()) - 4 * self.dot_words) // (
             rows * vectors * TILE_ROW_BYTES
         )
         limit = min(limit, _MAX_TILES_PER_PASS)
@@ -137,42 +155,58 @@ class AmxBlockwisePlan:
         tiles = -(-self.m // rows)
         return -(-tiles // -(-tiles // limit))
 
-    @property
-    def first_row_scale(self) -> int:
-        """The rows of dot products in memory; a row of scales for each row of a tile follows."""
-        return self.registers * self.rows_per_tile
+    def first_row_sum(self, row: int) -> int:
+        """The words before the scaled sums of a row of a tile, which weights with offsets need."""
+        dots = self.registers * self.rows_per_tile * self.tiles.lanes
+        return dots + row * self.blocks_per_panel
 
     @property
-    def first_row_sum(self) -> int:
-        """The rows before those of scaled sums, which weights with offsets need."""
-        return self.first_row_scale + self.rows_per_tile
+    def dot_words(self) -> int:
+        """The words of dot products and scaled sums.
 
-    @property
-    def dot_rows(self) -> int:
-        """The rows of dot products, scales and sums.
-
-        They share the memory that tile instructions write: LLVM would keep scales in registers
+        They share the memory that tile instructions write: LLVM would keep sums in registers
         otherwise, and permute these.
         """
-        has_row_sums = self.weight.offset is not None
-        return self.first_row_sum + has_row_sums * self.rows_per_tile
+        return self._dot_words(self.blocks_per_panel)
+
+    def _dot_words(self, blocks: int) -> int:
+        row_sums = 0 if self.weight.offset is None else blocks
+        return self.rows_per_tile * (_registers(blocks) * self.tiles.lanes + row_sums)
+
+    # -- prefetch ---------------------------------------------------------------------------------
+
+    @property
+    def panel_bytes(self) -> int:
+        """The bytes of a panel in a constant weight."""
+        return self.weight.tile_bytes * self.panel.tiles.k // self.tiles.k
+
+    @property
+    def prefetched_lines(self) -> int:
+        """The cache lines of the next panel that are prefetched with each group of this one."""
+        if self.weight.is_planar:
+            return 0
+        tiles = _MAX_TILES_PER_PASS
+        if self.m is not None:
+            tiles = min(tiles, -(-self.m // self.rows_per_tile))
+        groups = tiles * self.tiles.vectors * self.groups_per_panel
+        return -(-self.panel_bytes // (groups * CACHE_LINE_BYTES))
 
     # -- software pipelining ----------------------------------------------------------------------
 
     @property
-    def blocks_per_unit(self) -> int:
-        """The blocks of a unit, which are unrolled."""
-        return next(n for n in _BLOCKS_PER_UNIT if self.blocks_per_panel % n == 0)
+    def blocks_per_group(self) -> int:
+        """The blocks of a group, which are unrolled."""
+        return _blocks_per_group(self.blocks_per_panel)
 
     @property
-    def units_per_panel(self) -> int:
-        """The units of a panel for each activation tile."""
-        return self.blocks_per_panel // self.blocks_per_unit * self.tiles.vectors
+    def groups_per_panel(self) -> int:
+        """The groups of a unit."""
+        return self.blocks_per_panel // self.blocks_per_group
 
     @property
     def products_ahead(self) -> int:
         """Blocks from a product to its scaling."""
-        return min(_PRODUCTS_AHEAD, self.blocks_per_unit)
+        return min(_PRODUCTS_AHEAD, self.blocks_per_group)
 
     @property
     def stores_behind(self) -> int:
@@ -182,8 +216,17 @@ class AmxBlockwisePlan:
     @property
     def registers(self) -> int:
         """The tile registers of accumulators, and the tiles of them in memory."""
-        return 4 if self.blocks_per_unit % 4 == 0 else self.blocks_per_unit
+        return _registers(self.blocks_per_panel)
 
     def register(self, block: int) -> int:
-        """The tile register of a block of a unit, and its number in memory."""
+        """The tile register of a block of a group, and its number in memory."""
         return block % self.registers
+
+
+def _blocks_per_group(blocks: int) -> int:
+    return next(n for n in _BLOCKS_PER_GROUP if blocks % n == 0)
+
+
+def _registers(blocks: int) -> int:
+    group = _blocks_per_group(blocks)
+    return 4 if group % 4 == 0 else group

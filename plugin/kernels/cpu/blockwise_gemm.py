@@ -350,7 +350,8 @@ class _PanelLoop:
         gemm = workgroup.gemm
         tiles = gemm.tiles_per_gemm
         self._workgroup, self._gemm, self._operands = workgroup, gemm, workgroup.operands
-        self._panel = UnpackedPanel(gemm.weight, tiles, gemm.target)
+        layout = UnpackedPanel.layout_of(gemm.weight, tiles)
+        self._panel = UnpackedPanel(gemm.weight, layout, gemm.target)
         self._accumulators = scratch([_PANEL_ROWS, tiles * gemm.tiles.nr], F32)
 
     def multiply(self, tiles: Sequence[TileNumber], rows: Extent) -> Extent:

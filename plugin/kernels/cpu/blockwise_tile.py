@@ -293,12 +293,16 @@ class BlockwiseTile:
         """Apply the epilogue to the f32 accumulators, and store them."""
         tiles, operands = self.tiles, self.operands
         for (row, vector), accumulator in zip(self.positions, accumulators, strict=True):
-            number, own = divmod(vector, tiles.vectors)
-            _, tile = self.tile_numbers[number]
-            column = scalar(tile) * tiles.nr + own * tiles.lanes
+            column = self._first_column(vector)
             if self.epilogue is not None:
                 accumulator = self.epilogue.emit(operands.tables, accumulator, column)
             store_with_tail(accumulator, operands.result, [row], tiles.n, column, tiles.nr)
+
+    def _first_column(self, vector: int) -> ArrayLike:
+        """The first column of a vector."""
+        number, own = divmod(vector, self.tiles.vectors)
+        _, tile = self.tile_numbers[number]
+        return scalar(tile) * self.tiles.nr + own * self.tiles.lanes
 
 
 @dataclass(frozen=True)

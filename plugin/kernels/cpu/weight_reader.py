@@ -221,15 +221,14 @@ class UnpackedStep:
 class UnpackedPanel:
     """A panel of a blockwise weight: integers as bytes, scales and offsets as f32.
 
-    It is constructed at the beginning of a kernel, where it allocates its memory for a number of
-    tiles. `layout` is the layout of the panel.
+    It is constructed at the beginning of a kernel, where it allocates its memory. `layout` is the
+    layout of the panel.
     """
 
     _keeps_zero_points: ClassVar[bool] = True
 
-    def __init__(self, weight: PackedWeight, tiles: int, target: InstructionSet) -> None:
-        self._weight, self._target = weight, target
-        self.layout = self.layout_of(weight, tiles)
+    def __init__(self, weight: PackedWeight, layout: PackedWeight, target: InstructionSet) -> None:
+        self._weight, self.layout, self._target = weight, layout, target
         self._memories = [
             scratch([size for size in each.shape if size is not None], U8)
             for each in weight_bindings(self.layout)
@@ -331,10 +330,13 @@ class SignedPanel(UnpackedPanel):
         return low >= -128 and high <= 127 and super().fits(weight, tiles)
 
     @staticmethod
-    def layout_of(weight: PackedWeight, tiles: int) -> PackedWeight:
-        """The layout of a panel: as many superblocks as fit, of a number that divides K."""
+    def layout_of(weight: PackedWeight, tiles: int, k: int | None = None) -> PackedWeight:
+        """The layout of a panel of up to `k`: whole superblocks, of a number that divides K.
+
+        Without `k` it has as many as fit `_MAX_UNPACKED_BYTES`.
+        """
         unit = _least_panel_k(weight)
-        limit = max(1, _MAX_UNPACKED_BYTES // (unit * tiles * weight.tiles.nr))
+        limit = max(1, (k or _MAX_UNPACKED_BYTES // (tiles * weight.tiles.nr)) // unit)
         units = weight.tiles.k // unit
         count = next(n for n in range(min(limit, units), 0, -1) if units % n == 0)
         return replace(weight.unpacked(tiles, unit * count), zero_point=0)
