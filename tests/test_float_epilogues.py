@@ -151,6 +151,12 @@ def test_chains_have_the_bits_of_numpy(name: str, kernels: str) -> None:
         assert np.unique(expected).size > 2  # not all are clamped
 
 
+def test_chains_that_are_clamped_to_one_number() -> None:
+    weight, numbers = np.ones((N, K), np.int8), np.ones(N, np.float32)
+    text = Chain(low=7, high=7).text(numbers, numbers, weight)
+    assert (subquant.compile(text).main(np.ones((M, K), np.int8)) == 7).all()
+
+
 @pytest.mark.parametrize("kernels", INSTRUCTIONS)
 @pytest.mark.parametrize("cast", ["quant.dcast", "stablehlo.uniform_dequantize"])
 def test_products_of_casts_are_of_integers(cast: str, kernels: str) -> None:

@@ -216,6 +216,8 @@ def _quantization(
     for element in (I8, U8):
         quantized = bits_of(results, element).astype(np.int64)
         low, high = int(quantized.min()), int(quantized.max())
+        if low == high:
+            return None  # it is clamped to one number
         inside = (low < quantized) & (quantized < high)
         zero_point = int((quantized - _INTEGERS)[inside][0]) if inside.any() else 0
         if np.array_equal(quantized, np.clip(_INTEGERS + zero_point, low, high)):
