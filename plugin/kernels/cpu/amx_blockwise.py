@@ -87,8 +87,8 @@ class _VectorTile(BlockwiseTile):
 class _UnitTile(_VectorTile):
     """The register tile of a unit, whose weight is an unpacked panel.
 
-    `_PanelProduct` puts scaled sums of the rows after dot products in `dots`; those of a block have
-    the number `block` in the panel.
+    Where the weight has offsets, `_PanelProduct` puts scales and scaled sums of the rows after dot
+    products in `dots`; those of a block have the number `block` in the panel.
     """
 
     plan: AmxBlockwisePlan
@@ -117,13 +117,18 @@ class _UnitTile(_VectorTile):
         """
         memory, tiles = self.operands.activation_blocks, self.plan.tiles
         assert memory is not None  # int8 activations have them
+        if self.plan.weight.offset is not None:
+            return self._row_word(row, 0)
         distance = self.rows.index(row) * (tiles.k // tiles.block_size)
         word = (scalar(block_number) + distance) * 2
         return bits_of(load_element(memory, [self.rows[0], word.value]), F32)
 
     def _scaled_row_sum(self, row: Value, block_number: Value, row_scale: ArrayLike) -> ArrayLike:
-        first = self.plan.first_row_sum(self.rows.index(row))
-        return bits_of(load_element(self.dots, [(self.block + first).value]), F32)
+        return self._row_word(row, 1)
+
+    def _row_word(self, row: Value, word: int) -> ArrayLike:
+        index = self.block * 2 + (self.plan.first_row_word(self.rows.index(row)) + word)
+        return bits_of(load_element(self.dots, [index.value]), F32)
 
 
 class AmxBlockwise:
@@ -395,22 +400,22 @@ class _PanelProduct:
             when(has_next, multiply_and_store)
 
     def _scale_row_sums(self, rows: Sequence[Value]) -> None:
-        """Scale the sums of the rows in the blocks of a panel."""
+        """Copy the scales of the rows in the blocks of a panel, and their sums times these."""
         plan, dots = self._plan, self._nest.dots
-        count, factor = plan.blocks_per_group, 1 / plan.weight.row_sum_factor
+        count, factor = 2 * plan.blocks_per_group, 1 / plan.weight.row_sum_factor
         source = self._operands.activation_blocks
         assert source is not None  # int8 activations have them
 
         def scale_group(group: Value) -> None:
-            block = scalar(group) * count
-            first = ((self._first_block + block) * 2).value
+            word = scalar(group) * count
+            first = (self._first_block * 2 + word).value
             for number, row in enumerate(rows):
-                words = load(source, [row, first], 2 * count, I32)
-                scales, row_sums = (
-                    shuffle_lanes(words, words, range(n, 2 * count, 2)) for n in (0, 1)
-                )
-                scaled = convert(row_sums, F32) * factor * bits_of(scales, F32)
-                store(bitcast(scaled, I32), dots, [(block + plan.first_row_sum(number)).value])
+                words = load(source, [row, first], count, I32)
+                scales = bits_of(shuffle_lanes(words, words, [n & ~1 for n in range(count)]), F32)
+                scaled = bitcast(convert(words, F32) * factor * scales, I32)
+                order = [n + count * (n % 2) for n in range(count)]
+                words = shuffle_lanes(words, scaled, order)
+                store(words, dots, [(word + plan.first_row_word(number)).value])
 
         loop(0, plan.groups_per_panel, 1, scale_group)
 

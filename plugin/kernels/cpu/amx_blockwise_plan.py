@@ -155,14 +155,17 @@ class AmxBlockwisePlan:
         tiles = -(-self.m // rows)
         return -(-tiles // -(-tiles // limit))
 
-    def first_row_sum(self, row: int) -> int:
-        """The words before the scaled sums of a row of a tile, which weights with offsets need."""
+    def first_row_word(self, row: int) -> int:
+        """The words before those of a row of a tile, which weights with offsets need.
+
+        A row has the scale and the scaled sum of each block.
+        """
         dots = self.registers * self.rows_per_tile * self.tiles.lanes
-        return dots + row * self.blocks_per_panel
+        return dots + row * 2 * self.blocks_per_panel
 
     @property
     def dot_words(self) -> int:
-        """The words of dot products and scaled sums.
+        """The words of dot products, scales and scaled sums.
 
         They share the memory that tile instructions write: LLVM would keep sums in registers
         otherwise, and permute these.
@@ -170,8 +173,8 @@ class AmxBlockwisePlan:
         return self._dot_words(self.blocks_per_panel)
 
     def _dot_words(self, blocks: int) -> int:
-        row_sums = 0 if self.weight.offset is None else blocks
-        return self.rows_per_tile * (_registers(blocks) * self.tiles.lanes + row_sums)
+        row_words = 0 if self.weight.offset is None else 2 * blocks
+        return self.rows_per_tile * (_registers(blocks) * self.tiles.lanes + row_words)
 
     # -- prefetch ---------------------------------------------------------------------------------
 
