@@ -135,6 +135,20 @@ def test_a_tensor_that_is_carried_several_times(device: Device, device_name: str
         np.testing.assert_array_equal(actual, expected)
 
 
+@ON_DEVICES
+def test_zeros_that_are_carried_several_times(device: Device, device_name: str) -> None:
+    """Each copy is selected instead of other numbers: IREE folds a choice between zeros."""
+    text = TWICE.replace("= %x", "= %zeros").replace("stablehlo.return %m, %y", "ADDITION, %y")
+    zeros = "%zeros = stablehlo.constant dense<0> : tensor<2x2xi32>\n  %r:4"
+    addition = "%z = stablehlo.add %y, %x : tensor<2x2xi32>\n    stablehlo.return %m, %z"
+    text = text.replace("%r:4", zeros).replace("ADDITION, %y", addition)
+    a = b = c = np.zeros((2, 2), np.int32)
+    for _ in range(5):
+        a, b, c = c @ b + small(), c, a
+    for expected, actual in zip((a, b), run(text, device, small()), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
 def test_iree_still_loses_a_buffer_that_is_carried_twice(cpu: Device) -> None:
     main = Executable(compile_bare(TWICE, *CPU_FLAGS[:3]), cpu).main
     with contextlib.suppress(ExecutionError):

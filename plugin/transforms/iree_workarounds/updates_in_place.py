@@ -31,7 +31,7 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import CONSTANTS, constant_attribute
 from ...dialects.quant import element_type
 from ...emit import linalg, stablehlo
-from ...emit.operation import all_producers, parse_attribute, tensor_type
+from ...emit.operation import all_producers, parse_attribute, splat, tensor_type
 from ...numerics.element_types import BOOL
 from ..base import NoMatch, producer_named, producer_of, value_before
 
@@ -108,8 +108,8 @@ def _as_splat(value: Value) -> Value | None:
         return None
     if isinstance(element_type(value.type), ir.ComplexType):
         return None  # the bindings do not read complex elements
-    splat = ir.DenseElementsAttr.get_splat(value.type, attribute.get_splat_value())
-    return stablehlo.constant_of(splat)
+    elements = ir.DenseElementsAttr.get_splat(value.type, attribute.get_splat_value())
+    return stablehlo.constant_of(elements)
 
 
 def _reads_buffer(value: Value) -> bool:
@@ -140,11 +140,17 @@ def in_own_buffer(value: Value) -> Value:
     # IREE would merge StableHLO's barriers; for a tensor the host would wait.
     hidden = emit.value("util.optimization_barrier", [true], true.type)
     flag = linalg.from_elements([hidden], tensor_type([], true.type))
-    element = element_type(value.type)
-    if isinstance(element, ir.ComplexType):
-        complex_zero = parse_attribute(f"dense<(0.0, 0.0)> : {tensor_type([], element)}")
-        zero = stablehlo.constant_of(complex_zero)
-    else:
-        zero = stablehlo.zero_of(element)
-    zeros = emit.Tensors(value).broadcast(zero)
-    return emit.value("stablehlo.select", [flag, value, zeros], value.type)
+    # IREE folds a selection of equal constants: where all elements are 0, the others are 1.
+    source = value_before(value, *_SAME_ELEMENTS)
+    attribute = constant_attribute(source)
+    number = int(attribute is not None and attribute == _splat(0, source.type))
+    other = stablehlo.constant_of(_splat(number, tensor_type([], element_type(value.type))))
+    others = emit.Tensors(value).broadcast(other)
+    return emit.value("stablehlo.select", [flag, value, others], value.type)
+
+
+def _splat(number: int, type_: ir.Type) -> ir.Attribute:
+    """A dense attribute whose elements are a real number."""
+    if isinstance(element_type(type_), ir.ComplexType):
+        return parse_attribute(f"dense<({number}.0, 0.0)> : {type_}")
+    return splat(number, type_)
