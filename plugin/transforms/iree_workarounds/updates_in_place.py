@@ -144,9 +144,9 @@ def in_own_buffer(value: Value) -> Value:
     source = value_before(value, *_SAME_ELEMENTS)
     attribute = constant_attribute(source)
     number = int(attribute is not None and attribute == _splat(0, source.type))
-    other = stablehlo.constant_of(_splat(number, tensor_type([], element_type(value.type))))
-    others = emit.Tensors(value).broadcast(other)
-    return emit.value("stablehlo.select", [flag, value, others], value.type)
+    scalar = stablehlo.constant_of(_splat(number, tensor_type([], element_type(value.type))))
+    unselected = emit.Tensors(value).broadcast(scalar)
+    return emit.value("stablehlo.select", [flag, value, unselected], value.type)
 
 
 def _splat(number: int, type_: ir.Type) -> ir.Attribute:
