@@ -18,7 +18,9 @@ from gguf_models import SMALL, TinyModel
 from subquant.calibration.gptq import damped, gptq, output_error, refit_scales
 from subquant.calibration.language_model import quantize_language_model
 from subquant.calibration.layer import Calibration
+from subquant.calibration.moments import BlockMoments
 from subquant.calibration.outputs import gguf_tensor
+from subquant.calibration.worker_threads import WorkerThreads
 from subquant.errors import UsageError
 from subquant.formats.checkpoints.compressed_writer import packed_layer
 from subquant.formats.checkpoints.layers import PackedTensor
@@ -67,6 +69,31 @@ def gptq_by_elimination(weight: np.ndarray, moments: np.ndarray, grid: Grid) -> 
         inverse -= np.outer(inverse[:, column], inverse[column]) / inverse[column, column]
         inverse[column, column] = 1  # is not used again
     return integers
+
+
+@pytest.mark.parametrize("share", [0.2, 1.0])
+def test_a_weight_makes_up_for_errors_of_its_inputs(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ridge regression in float64 on the outputs of the float model, by chunks of tokens.
+
+    The regression's data are the tokens, and a row for each input that keeps its weight.
+    """
+    monkeypatch.setattr("subquant.calibration.gptq.COMPENSATION", share)
+    weight, inputs = problem(12, 64)
+    of_floats = inputs + np.float32(0.3) * np.roll(inputs, 1, axis=1)
+    moments = BlockMoments()
+    with WorkerThreads(1) as threads:
+        for rows in (slice(100), slice(100, None)):
+            moments.add([{"layer": inputs[rows]}], threads, [{"layer": of_floats[rows]}])
+    of_layer = moments.pop("layer")
+    keeps = np.sqrt(np.diag(of_layer.damped - of_layer.matrix).astype(np.float64))
+    data = np.concatenate([inputs, np.diag(keeps)]).astype(np.float64)
+    outputs = np.concatenate([of_floats @ weight.T, np.diag(keeps) @ weight.T])
+    regression = np.linalg.lstsq(data, outputs, rcond=None)[0].T
+    expected = weight + share * (regression - weight)
+    np.testing.assert_allclose(of_layer.compensated(weight), expected, atol=2e-4)
+    assert np.abs(expected - weight).max() > 0.01
 
 
 @pytest.mark.parametrize("signed", [True, False])

@@ -7,6 +7,8 @@ time (Gemma 3 270M, 512 tokens, Zen 5: 100 ms each), and some seconds to compile
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -24,6 +26,12 @@ from .worker_threads import WorkerThreads
 
 CHUNKS_AT_ONCE = 4
 """Chunks whose inputs of layers are in memory together."""
+
+_LAST_LAYERS = ("ffn_down", "ffn_down_exps")
+
+
+class _AllInputsSeenError(Exception):
+    """Ends the forward pass of a block where its result is not needed."""
 
 
 class BlockRunner:
@@ -87,18 +95,55 @@ class BlockRunner:
         self, number: int, block: Mapping[str, InferenceTensor], states: Sequence[Array]
     ) -> BlockMoments:
         """Return the second moments of the inputs of a block's layers."""
-        theta = Theta(block)
-
-        def inputs_of(state: Array) -> dict[str, Array]:
-            inputs: dict[str, Array] = {}
-            self._run(number, theta, state, inputs.__setitem__)
-            return inputs
-
         moments = BlockMoments()
         for start in range(0, len(states), CHUNKS_AT_ONCE):
-            inputs = self._threads.map(inputs_of, states[start : start + CHUNKS_AT_ONCE])
-            moments.add(inputs, self._threads)
+            chunks = states[start : start + CHUNKS_AT_ONCE]
+            observe = functools.partial(self._inputs, number, Theta(block))
+            moments.add(self._threads.map(observe, chunks), self._threads)
         return moments
+
+    def moments_and_errors(
+        self,
+        number: int,
+        block: Mapping[str, InferenceTensor],
+        states: Sequence[Array],
+        float_states: Sequence[Array],
+    ) -> tuple[BlockMoments, list[Array]]:
+        """Return `moments` with the errors of inputs, and the float model's states after the block.
+
+        Args:
+            block: the tensors in floats.
+            states: the hidden states before the block, for quantized earlier blocks.
+            float_states: those of the float model, of the first chunks.
+        """
+        theta, moments, results = Theta(block), BlockMoments(), []
+
+        def observe(state: Array) -> tuple[dict[str, Array], Array]:
+            inputs: dict[str, Array] = {}
+            return inputs, self._run(number, theta, state, inputs.__setitem__)
+
+        for start in range(0, len(states), CHUNKS_AT_ONCE // 2):
+            chunks = slice(start, start + CHUNKS_AT_ONCE // 2)
+            floats = self._threads.map(observe, float_states[chunks])
+            inputs = self._threads.map(
+                functools.partial(self._inputs, number, theta), states[chunks]
+            )
+            moments.add(inputs, self._threads, [each for each, _ in floats])
+            results += [result for _, result in floats]
+        return moments, results
+
+    def _inputs(self, number: int, theta: Theta, state: Array) -> dict[str, Array]:
+        """Return the inputs of a block's layers; the product of the last layer is left out."""
+        inputs: dict[str, Array] = {}
+
+        def observe(name: str, x: Array) -> None:
+            inputs[name] = x
+            if name in _LAST_LAYERS:
+                raise _AllInputsSeenError
+
+        with contextlib.suppress(_AllInputsSeenError):
+            self._run(number, theta, state, observe)
+        return inputs
 
     def _run(
         self,

@@ -36,6 +36,12 @@ Fewer tokens say less of the products of two inputs, which then count less.
 MIN_DAMPING = 0.01
 """The least damping, times the mean of ``H``'s diagonal, as in the paper."""
 
+COMPENSATION = 0.2
+"""Share of the outputs that quantized earlier layers change, which a layer makes up for.
+
+All of it would be fitted to the calibration tokens: docs/guide/quantize.md has the perplexities.
+"""
+
 _PANEL = 128
 """Columns of the Cholesky factor that NumPy's function computes at once."""
 
@@ -131,6 +137,29 @@ def _invert_lower(matrix: Array) -> None:
     _invert_lower(first)
     _invert_lower(second)
     matrix[half:, :half] = -(second @ (matrix[half:, :half] @ first))
+
+
+def compensated(weight: Array, errors: Array, factor: Factor) -> Array:
+    """Return the weight that makes up for errors of its inputs, float32 ``[N, K]``.
+
+    Quantized earlier layers give a layer the inputs ``X``, where the float model has ``F``. With
+    the moments ``H`` of ``X``, damped as for `gptq`, the least damped error of the outputs,
+
+        ||F w^T - X v^T||^2,    is that of    v = w + w (F - X)^T X H^-1
+
+    The result is ``w + COMPENSATION (v - w)``.
+
+    Source of the error: "GPTAQ: Efficient Finetuning-Free Quantization for Asymmetric Calibration".
+
+    Args:
+        errors: ``(F - X)^T X``, float32 ``[K, K]``.
+        factor: `factored` of the damped moments.
+    """
+    order, inverse = factor
+    change = (weight @ errors[:, order]) @ inverse.T @ inverse
+    result = weight.copy()
+    result[:, order] += np.float32(COMPENSATION) * change
+    return result
 
 
 def gptq(weight: Array, moments: Array, grid: Grid, factor: Factor | None = None) -> Array:

@@ -2,13 +2,16 @@
 
 The calibration tokens go through the model, one block after the other. The second moments of the
 inputs of a layer, in floats, decide its integers. The tokens then go through the quantized block to
-the next one: each block makes up for the errors of earlier blocks::
+the next one. The first half of the tokens goes through the float model, too, and by GPTQ each layer
+makes up for a share of the errors that quantized earlier blocks have left in its inputs::
 
-    X = embeddings of the tokens
+    X = F = embeddings of the tokens
     for each block:
         H = X_l^T X_l of the inputs X_l of each linear layer l, with X and the weights in floats
-        quantize the layers by H
+        D = (F_l - X_l)^T X_l, with the inputs F_l for F
+        quantize the layers by H and D
         X = block(X), with the quantized weights
+        F = block(F), with the weights in floats
 
 Memory holds the weights of one block in floats, its moments, and the hidden states of all tokens.
 """
@@ -36,7 +39,7 @@ from .expert_layers import ExpertLayer, is_expert_layer, quantize_experts
 from .finished_blocks import FinishedBlocks
 from .folding import fold_into
 from .gptq import output_errors
-from .layer import Calibration
+from .layer import Calibration, compared_chunks
 from .layer_effects import choose_quantizations
 from .moments import BlockMoments, InputMoments
 from .outputs import (
@@ -203,13 +206,23 @@ def quantize_language_model(
                 finished.add_choices(settings)
         runner = BlockRunner(source, [*chunks, *held_out], workers)
         states = finished.states() if finished and finished_blocks else runner.embeddings()
+        compared = compared_chunks(chunks, calibration)
+        count = len(chunks) + len(held_out)
+        float_states = states[count:] if finished_blocks else states[: len(compared)]
+        states = states[:count]
         source.release_pages()
         for number in range(len(finished_blocks), configuration.blocks):
             changed: list[InferenceTensor] = []
             block_errors = []
             prefix = f"blk.{number}."
             block = runner.weights(number)
-            moments = runner.moments(number, block, states[: len(chunks)]) if chunks else None
+            moments: BlockMoments | None = None
+            if float_states:
+                moments, float_states = runner.moments_and_errors(
+                    number, block, states[: len(chunks)], float_states
+                )
+            elif chunks:
+                moments = runner.moments(number, block, states[: len(chunks)])
             tensor_names = {
                 name.removeprefix(prefix): source.tensors[name].name
                 for name in names
@@ -243,7 +256,7 @@ def quantize_language_model(
             if number + 1 < configuration.blocks:
                 states = runner.run(number, block, states)
             if finished is not None:
-                finished.add(changed, block_errors, states)
+                finished.add(changed, block_errors, [*states, *float_states])
             replaced |= {each.name: each for each in changed}
             errors += block_errors
             source.release_pages()

@@ -3,19 +3,21 @@
 A block has ``W`` weights in layers ``[N, K]``. Group ``i`` of layers with one input has ``K_i``
 inputs. A chunk has ``T`` tokens, and ``S`` scores of attention. The bound in numbers of 4 bytes::
 
-    moments        W + 2 sum K_i**2 + T' sum K_i + greatest(K_i**2 + T' K_i) + threads F
-    quantization  3 W + 2 sum K_i**2 + greatest(max over N of (4 K_i**2, 2 K_i**2 + 8 N K_i))
-    experts        W + 2 sum K_i**2 + R, and 3 W + 2 sum K_i**2 + R + threads E
+    moments        W + 3 sum K_i**2 + T' sum K_i + greatest(K_i**2 + T' K_i) + threads F
+    quantization  3 W + 3 sum K_i**2 + greatest(max over N of (4 K_i**2, 2 K_i**2 + 8 N K_i))
+    experts        W + 3 sum K_i**2 + R, and 3 W + 3 sum K_i**2 + R + threads E
     forward pass   F = T (4 width + 8 hidden) + 4 S
     report        2 W + threads F + 8 L
 
 ``greatest`` is the sum for the groups with the greatest numbers, one for each thread. ``T'`` are
-the tokens of the chunks that are in memory together, and ``L`` the logits that are. The two sums of
-``K_i**2`` are for calibration tokens and for held-out tokens. The factor of moments takes
+the tokens of the chunks that are in memory together, and ``L`` the logits that are. The three sums
+of ``K_i**2`` are for calibration tokens, for held-out tokens, and for the errors of the inputs of
+GPTQ; other methods have two. The factor of moments takes
 ``4 K**2``: the damped matrix, its Cholesky factor in float64, and that in float32. A block with
 experts has the inputs ``R`` of its experts in memory, ``width + chosen hidden`` for each token, and
 for each thread ``E``, the inputs and the moments of one expert. The greatest
-step counts, with the hidden states of all tokens before and after a block, or the greatest tensor
+step counts, with the hidden states of all tokens before and after a block, for GPTQ also those of
+the float model, or the greatest tensor
 of the file, which is read, and unpacked for an archive, when it is written. The quantized layers,
 and the peak of the process before the calibration, are added to it.
 """
@@ -33,7 +35,7 @@ from ..models.memory import peak_memory
 from ..models.source import ModelSource
 from ..weights.quantizing import WeightQuantization
 from .block_runner import CHUNKS_AT_ONCE
-from .layer import Calibration
+from .layer import Calibration, compared_chunks
 from .layer_effects import LIKELIEST_TOKENS
 from .outputs import Output, ggml_type_of
 from .report import LOGITS_AT_ONCE
@@ -80,6 +82,7 @@ def memory_bound(
     at_once = length * min(CHUNKS_AT_ONCE, len(chunks))
     width = configuration.width
     scores = configuration.heads * length**2
+    compared = sum(map(len, compared_chunks(texts.calibration, calibration)))
     forward = length * (4 * width + 8 * configuration.hidden) + 4 * scores
     elements_of_layers, steps, report = 0, [0], 0
     for number in range(configuration.blocks):
@@ -98,7 +101,7 @@ def memory_bound(
             first = _SHARED_INPUTS.get(name, name)
             groups.setdefault(first if first in layers else name, []).append(shape)
         inputs = [shapes[0][1] for shapes in groups.values()]
-        products = 2 * sum(depth**2 for depth in inputs)
+        products = (3 if compared else 2) * sum(depth**2 for depth in inputs)
         updates = [depth**2 + at_once * depth for depth in inputs]
         moments = weights + products + at_once * sum(inputs)
         moments += _greatest(updates, threads) + threads * forward
@@ -115,7 +118,7 @@ def memory_bound(
             most = max(max(5 * k * k, 3 * k * k + 8 * n * k) + rows for n, k, rows in depths)
             work = [most] * threads
         steps.append(max(moments, 3 * weights + products + _greatest(work, threads)))
-    floats = max(steps) + 2 * tokens * width
+    floats = max(steps) + 2 * (tokens + compared) * width
     if calibration.method == "auto":
         # Hidden states of one chunk for each layer of a block, and logits of its likeliest tokens.
         floats += 2 * len(shapes) // configuration.blocks * length * width

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..models.routed_inputs import RoutedInputs
 from ..numerics.element_types import Array
-from .gptq import Factor, damped, factored
+from .gptq import Factor, compensated, damped, factored
 from .worker_threads import WorkerThreads
 
 
@@ -21,10 +21,13 @@ class InputMoments:
     Attributes:
         matrix: ``X^T X``, float32 ``[K, K]``.
         tokens: ``T``.
+        errors: ``(F - X)^T X`` for the inputs ``F`` of the float model, float32 ``[K, K]``,
+            estimated by some tokens; None if they are not known.
     """
 
     matrix: Array
     tokens: int
+    errors: Array | None = None
 
     @functools.cached_property
     def damped(self) -> Array:
@@ -36,6 +39,12 @@ class InputMoments:
         """The factor of the damped matrix."""
         return factored(self.damped)
 
+    def compensated(self, weight: Array) -> Array:
+        """Return the weight that makes up for the errors of the inputs, see `gptq.compensated`."""
+        if self.errors is None:
+            return weight
+        return compensated(weight, self.errors, self.factor)
+
 
 @dataclass
 class BlockMoments:
@@ -44,19 +53,29 @@ class BlockMoments:
     Attributes:
         first_names: the name of the first layer with the same input, by the name of a layer.
         tokens: the number of inputs.
+        compared_tokens: the number of inputs that are compared with those of the float model.
         routed: the inputs of a block's experts, of each group of chunks.
     """
 
     first_names: dict[str, str] = field(default_factory=dict)
     tokens: int = 0
+    compared_tokens: int = 0
     routed: dict[str, list[RoutedInputs]] = field(default_factory=dict, repr=False)
     _matrices: dict[str, Array] = field(default_factory=dict, repr=False)
     _maxima: dict[str, Array] = field(default_factory=dict, repr=False)
+    _errors: dict[str, Array] = field(default_factory=dict, repr=False)
 
     def add(
-        self, inputs: Sequence[Mapping[str, Array | RoutedInputs]], threads: WorkerThreads
+        self,
+        inputs: Sequence[Mapping[str, Array | RoutedInputs]],
+        threads: WorkerThreads,
+        float_inputs: Sequence[Mapping[str, Array | RoutedInputs]] = (),
     ) -> None:
-        """Add the inputs of layers, ``[T, K]`` by name, of some chunks of tokens."""
+        """Add the inputs of layers, ``[T, K]`` by name, of some chunks of tokens.
+
+        Args:
+            float_inputs: those that the float model has, of the first chunks.
+        """
         names: dict[int, str] = {}
         for each in inputs:
             for name, array in each.items():
@@ -73,10 +92,18 @@ class BlockMoments:
                 matrix += self._matrices[name]
                 np.maximum(maxima, self._maxima[name], out=maxima)
             self._matrices[name], self._maxima[name] = matrix, maxima
+            if float_inputs:
+                of_floats = np.concatenate([each[name] for each in float_inputs])
+                compared = x[: len(of_floats)]
+                errors = (of_floats - compared).T @ compared
+                if name in self._errors:
+                    errors += self._errors[name]
+                self._errors[name] = errors
 
         threads.map(add_inputs_of, names.values())
         first = next(iter(names.values()))
         self.tokens += sum(len(each[first]) for each in inputs)
+        self.compared_tokens += sum(len(each[first]) for each in float_inputs)
 
     def of(self, name: str) -> Array:
         """Return ``X^T X`` of the inputs ``X`` of a layer, ``[K, K]``."""
@@ -98,4 +125,7 @@ class BlockMoments:
 
     def pop(self, first_name: str) -> InputMoments:
         """Remove and return the moments of the layers with one input."""
-        return InputMoments(self._matrices.pop(first_name), self.tokens)
+        errors = self._errors.pop(first_name, None)
+        if errors is not None:
+            errors *= np.float32(self.tokens / self.compared_tokens)
+        return InputMoments(self._matrices.pop(first_name), self.tokens, errors)

@@ -72,6 +72,8 @@ def quantized_layer(
     Raises:
         UsageError: blocks do not divide the inputs.
     """
+    if method == "gptq" and inputs is not None:
+        weight = inputs.compensated(weight)
     if method == "smoothquant":
         how = replace(how, block_size=weight.shape[1])
         integers, grid = quantize_layer(weight, inputs, how, method, None, importance)
