@@ -156,6 +156,38 @@ def test_iree_still_loses_a_buffer_that_is_carried_twice(cpu: Device) -> None:
         pytest.fail(FIXED + "iree_workarounds/carried_tensors.py, and its use")
 
 
+ONCE = """
+func.func @main(%x: tensor<16x64xi8>) -> (tensor<16x48xi32>, tensor<16x64xi8>) {
+  %w = stablehlo.constant dense<WEIGHT> : tensor<64x48xi8>
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %state = stablehlo.constant dense<1> : tensor<16x64xi8>
+  %product = stablehlo.constant dense<0> : tensor<16x48xi32>
+  %r:3 = stablehlo.while(%k = %zero, %a = %state, %b = %product)
+      : tensor<i32>, tensor<16x64xi8>, tensor<16x48xi32>
+  cond {
+    %p = stablehlo.compare LT, %k, %one : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  } do {
+    %m = stablehlo.add %k, %one : tensor<i32>
+    %y = stablehlo.dot_general %a, %w, contracting_dims = [1] x [0]
+        : (tensor<16x64xi8>, tensor<64x48xi8>) -> tensor<16x48xi32>
+    stablehlo.return %m, %x, %y : tensor<i32>, tensor<16x64xi8>, tensor<16x48xi32>
+  }
+  return %r#2, %r#1 : tensor<16x48xi32>, tensor<16x64xi8>
+}
+"""
+
+
+def test_a_kernel_that_one_iteration_calls_with_constants(cpu: Device) -> None:
+    """The next state is an argument of the function."""
+    weight = np.arange(64 * 48).reshape(64, 48) % 251 - 125
+    x = np.arange(16 * 64, dtype=np.int8).reshape(16, 64)
+    product, state = run(ONCE.replace("WEIGHT", str(weight.tolist())), cpu, x)
+    np.testing.assert_array_equal(product, np.ones((16, 64), np.int32) @ weight)
+    np.testing.assert_array_equal(state, x)
+
+
 EQUAL = """
 func.func @main(%x: tensor<2x2xi32>) -> (tensor<2x2xi32>, tensor<2x2xi32>) {
   %zero = stablehlo.constant dense<0> : tensor<i32>

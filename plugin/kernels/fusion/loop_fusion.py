@@ -147,7 +147,8 @@ class _Recurrence:
                 is_reversed = len(uses) == 1 and _is_reversal(uses[0])
                 stacks[number] = uses[0].results[0] if is_reversed else op.results[number]
             value = reshape_source(value, through_whole_slices=True)
-            if producer_of(value) != call.operation:
+            producer = producer_of(value)
+            if producer is None or producer != call.operation:
                 return None
             results[number] = list(call.operation.results).index(value)
         sources, operands = list[_Source](), list[Value]()

@@ -6,6 +6,9 @@ Cause: on Vulkan the loops over tensors into which StableHLO operations are lowe
 device.
 Test: none; `test_counts` in tests/test_loops.py covers it.
 
+A loop of one iteration with a kernel takes copies of its tensors: IREE inlines the loop, and evaluates
+dispatches of constants, but cannot load a kernel for that ("no executable loader registered").
+
 Before::
 
     %r:2 = stablehlo.while(%k = %zero, %h = %x) : tensor<i32>, tensor<2x2xf32>
@@ -37,6 +40,7 @@ from ...emit import linalg, stablehlo
 from ...emit.loop_counter import LoopCounter, constant_number
 from ...emit.operation import create, is_used, number_of
 from ..base import NoMatch, Replacement
+from .updates_in_place import in_own_buffer
 
 
 def count_on_host(op: Operation) -> Replacement:
@@ -59,6 +63,8 @@ def count_on_host(op: Operation) -> Replacement:
         _scalar(element, count.step),
     ]
     carried = [value for n, value in enumerate(op.operands) if n != count.number]
+    if end is not None and count.first < end <= count.first + count.step and _has_kernel(op):
+        carried = [in_own_buffer(value) for value in carried]
     loop = create("scf.for", [*bounds, *carried], [v.type for v in carried], regions=1)
     _move_body(op, loop, count.number)
     results = list(loop.results)
@@ -68,6 +74,11 @@ def count_on_host(op: Operation) -> Replacement:
     else:
         results.insert(count.number, op.operands[count.number])  # of the same type, unused
     return results
+
+
+def _has_kernel(op: Operation) -> bool:
+    """True if the body of a loop calls a kernel."""
+    return any(each.operation.name == "flow.dispatch" for each in op.regions[1].blocks[0].operations)
 
 
 def _move_body(op: Operation, loop: Operation, counter_number: int) -> None:
