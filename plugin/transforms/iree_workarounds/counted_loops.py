@@ -6,8 +6,9 @@ Cause: on Vulkan the loops over tensors into which StableHLO operations are lowe
 device.
 Test: none; `test_counts` in tests/test_loops.py covers it.
 
-A loop of one iteration with a kernel takes copies of its tensors: IREE inlines the loop, and evaluates
-dispatches of constants, but cannot load a kernel for that ("no executable loader registered").
+A loop of one iteration with a kernel takes copies of its tensors: IREE inlines the loop, and
+evaluates dispatches of constants, but cannot load a kernel for that ("no executable loader
+registered").
 
 Before::
 
@@ -78,7 +79,8 @@ def count_on_host(op: Operation) -> Replacement:
 
 def _has_kernel(op: Operation) -> bool:
     """True if the body of a loop calls a kernel."""
-    return any(each.operation.name == "flow.dispatch" for each in op.regions[1].blocks[0].operations)
+    body = op.regions[1].blocks[0]
+    return any(each.operation.name == "flow.dispatch" for each in body.operations)
 
 
 def _move_body(op: Operation, loop: Operation, counter_number: int) -> None:
