@@ -248,6 +248,11 @@ class UnpackedPanel:
         return weight.unpacked(tiles, min(unit * count, weight.tiles.k))
 
     @property
+    def _prefetch_bytes(self) -> int:
+        """The prefetch distance of the weight; 0 for none."""
+        return self._target.prefetch_bytes_gemm
+
+    @property
     def records(self) -> int:
         """The weight's records in a panel."""
         return self.layout.tiles.k // self._weight.record_k
@@ -282,9 +287,8 @@ class UnpackedPanel:
         def unpack_step(step: Value) -> None:
             memory, step_start = reader.step(record, scalar(step))
             own = offset * weight.steps_per_record + scalar(step)
-            distance = self._target.prefetch_bytes_gemm
             source = UnpackedStep(
-                memory, weight, self._target, tile, step_start, own.value, distance
+                *(memory, weight, self._target, tile, step_start, own.value, self._prefetch_bytes)
             )
             first = own * (tiles.k_per_step * nr)
             integers_of = self._integers(reader, source, record)
@@ -328,6 +332,11 @@ class SignedPanel(UnpackedPanel):
         if weight.zero_point is not None:
             low, high = -weight.zero_point, weight.max_integer - weight.zero_point
         return low >= -128 and high <= 127 and super().fits(weight, tiles)
+
+    @property
+    def _prefetch_bytes(self) -> int:
+        """None for a constant weight: `AmxBlockwise` prefetches it before the panel is unpacked."""
+        return super()._prefetch_bytes if self._weight.is_planar else 0
 
     @staticmethod
     def layout_of(weight: PackedWeight, tiles: int, k: int | None = None) -> PackedWeight:
