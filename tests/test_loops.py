@@ -188,6 +188,22 @@ def test_a_kernel_that_one_iteration_calls_with_constants(cpu: Device) -> None:
     np.testing.assert_array_equal(state, x)
 
 
+def test_constants_that_an_iteration_yields(cpu: Device) -> None:
+    text = TWICE.replace("%a = %x, %b = %x, %c = %x", "%a = %x, %b = %zeros, %c = %zeros")
+    text = text.replace("return %m, %y, %c, %a", "return %m, %nine, %x, %b")
+    constants = "".join(
+        f"%{name} = stablehlo.constant dense<{number}> : tensor<2x2xi32>\n  "
+        for name, number in (("zeros", 0), ("nine", "[[9, 8], [7, 6]]"))
+    )
+    text = text.replace("%r:4", f"{constants}%r:4").replace("-> (", "-> (tensor<2x2xi32>, ", 1)
+    text = text.replace("return %r#1, %r#2 : ", "return %r#1, %r#2, %r#3 : tensor<2x2xi32>, ")
+    text = text.replace("@main(", "@main(%n: tensor<i32>, ").replace("%k, %five", "%k, %n")
+    nine, *arguments = run(text, cpu, np.int32(5), small())
+    np.testing.assert_array_equal(nine, [[9, 8], [7, 6]])
+    for each in arguments:
+        np.testing.assert_array_equal(each, small())
+
+
 EQUAL = """
 func.func @main(%x: tensor<2x2xi32>) -> (tensor<2x2xi32>, tensor<2x2xi32>) {
   %zero = stablehlo.constant dense<0> : tensor<i32>

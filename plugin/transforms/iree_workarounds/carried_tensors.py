@@ -12,6 +12,9 @@ One buffer holds
 * tensors that are computed together before a loop, which IREE puts in one allocation: each is a
   copy behind a barrier, and so a part of the allocation with a reference of its own.
 
+A constant that an iteration yields is copied as well: IREE refuses some loops with a constant
+("should match successor input type").
+
 Tensors that are computed together at the end of an iteration stay: a barrier there waits for the
 device in each iteration, and a counted loop (`counted_loops`) ends without this branch.
 
@@ -47,14 +50,26 @@ _SAME_BUFFER = ("stablehlo.reshape", "tensor.cast", "tensor.collapse_shape", "te
 def separate_buffers(op: Operation) -> NoMatch | None:
     """Give each tensor that one of `CARRIES` takes or yields a buffer of its own."""
     ends = [block.operations[-1].operation for region in op.regions for block in region.blocks]
-    changed = [_copy_repeated(each) for each in (op, *ends)]
+    changed = [_copy_repeated(op)]
+    changed += [_copy_repeated(each, copies_constants=_is_in_loop(op)) for each in ends]
     if op.name in _LOOPS:
         changed.append(_separate_computed(op))
     return None if any(changed) else NoMatch("carries no buffer twice")
 
 
-def _copy_repeated(op: Operation) -> bool:
-    """Copy the operands of a loop, or of a terminator, whose buffer is already an operand."""
+def _is_in_loop(op: Operation) -> bool:
+    """True for a loop, and an operation in one."""
+    current: Operation | None = op
+    while current is not None and current.name not in _LOOPS:
+        current = None if current.parent is None else current.parent.operation
+    return current is not None
+
+
+def _copy_repeated(op: Operation, *, copies_constants: bool = False) -> bool:
+    """Copy the operands of a loop, or of a terminator, whose buffer is already an operand.
+
+    With `copies_constants`, constants are copied too.
+    """
     seen: set[Value | ir.Attribute] = set()
     is_changed = False
     with ir.InsertionPoint(op), op.location:
@@ -63,7 +78,7 @@ def _copy_repeated(op: Operation) -> bool:
             viewed = value_before(op.operands[number], *_SAME_BUFFER)
             constant = producer_named(viewed, *CONSTANTS)
             buffer = viewed if constant is None else constant.attributes["value"]
-            if buffer in seen:
+            if buffer in seen or (copies_constants and constant is not None):
                 op.operands[number] = in_own_buffer(op.operands[number])
                 is_changed = True
             seen.add(buffer)
