@@ -159,7 +159,7 @@ def compensated(weight: Array, errors: Array, factor: Factor) -> Array:
         factor: `factored` of the damped moments.
     """
     order, inverse = factor
-    change = (weight @ errors[:, order]) @ inverse.T @ inverse
+    change = (weight @ errors)[:, order] @ inverse.T @ inverse
     result = weight.copy()
     result[:, order] += np.float32(COMPENSATION) * change
     return result

@@ -3,7 +3,7 @@
 A block has ``W`` weights in layers ``[N, K]``. Group ``i`` of layers with one input has ``K_i``
 inputs. A chunk has ``T`` tokens, and ``S`` scores of attention. The bound in numbers of 4 bytes::
 
-    moments        W + 3 sum K_i**2 + T' sum K_i + greatest(K_i**2 + T' K_i) + threads F
+    moments        W + 3 sum K_i**2 + 2 T' sum K_i + greatest(K_i**2 + T' K_i) + threads F
     quantization  3 W + 3 sum K_i**2 + greatest(max over N of (4 K_i**2, 2 K_i**2 + 8 N K_i))
     experts        W + 3 sum K_i**2 + R, and 3 W + 3 sum K_i**2 + R + threads E
     forward pass   F = T (4 width + 8 hidden) + 4 S
@@ -103,7 +103,7 @@ def memory_bound(
         inputs = [shapes[0][1] for shapes in groups.values()]
         products = (3 if compared else 2) * sum(depth**2 for depth in inputs)
         updates = [depth**2 + at_once * depth for depth in inputs]
-        moments = weights + products + at_once * sum(inputs)
+        moments = weights + products + 2 * at_once * sum(inputs)
         moments += _greatest(updates, threads) + threads * forward
         work = [
             max(max(4 * k * k, 2 * k * k + 8 * n * k) for n, k in shapes)

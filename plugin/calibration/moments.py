@@ -86,21 +86,27 @@ class BlockMoments:
                 self.first_names[name] = names.setdefault(id(array), name)
 
         def add_inputs_of(name: str) -> None:
-            x = np.concatenate([each[name] for each in inputs])
+            x = joined[name]
             matrix, maxima = x.T @ x, np.maximum(x.max(0), -x.min(0))
             if name in self._matrices:
                 matrix += self._matrices[name]
                 np.maximum(maxima, self._maxima[name], out=maxima)
             self._matrices[name], self._maxima[name] = matrix, maxima
-            if float_inputs:
-                of_floats = np.concatenate([each[name] for each in float_inputs])
-                compared = x[: len(of_floats)]
-                errors = (of_floats - compared).T @ compared
-                if name in self._errors:
-                    errors += self._errors[name]
-                self._errors[name] = errors
 
-        threads.map(add_inputs_of, names.values())
+        def add_errors_of(name: str) -> None:
+            of_floats = np.concatenate([each[name] for each in float_inputs])
+            x = joined[name][: len(of_floats)]
+            errors = (of_floats - x).T @ x
+            if name in self._errors:
+                errors += self._errors[name]
+            self._errors[name] = errors
+
+        joined = {name: np.concatenate([each[name] for each in inputs]) for name in names.values()}
+        steps = [(add_inputs_of, name) for name in joined]
+        steps += [(add_errors_of, name) for name in joined if float_inputs]
+        # Those that take the longest are begun first.
+        steps.sort(key=lambda step: -joined[step[1]].shape[1])
+        threads.map(lambda step: step[0](step[1]), steps)
         first = next(iter(names.values()))
         self.tokens += sum(len(each[first]) for each in inputs)
         self.compared_tokens += sum(len(each[first]) for each in float_inputs)
