@@ -122,7 +122,11 @@ def test_activations_are_rounded_as_in_eager_pytorch(is_dynamic: bool) -> None:
 
 @pytest.mark.parametrize("name", ["Float8WeightOnlyConfig", "dynamic"])
 def test_layers_of_torchao(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers with 8-bit activations run on CPUs, where torchao refuses to make them."""
+    """Layers with 8-bit activations run on CPUs, where torchao refuses to make them.
+
+    Sums of 256 and 192 products in f32 in another order differ by about 1e-6, those of two layers on
+    both sides by 4e-6.
+    """
     pytest.importorskip("torchao")
     from torchao import quantization
 
@@ -143,4 +147,4 @@ def test_layers_of_torchao(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(messages) == 2
     assert all("is computed by a kernel" in message for message in messages)
     expected = module(x)
-    assert (compiled(x) - expected).abs().max() <= 1e-6 * expected.abs().max()
+    assert (compiled(x) - expected).abs().max() <= 4e-6 * expected.abs().max()
