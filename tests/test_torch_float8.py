@@ -124,8 +124,8 @@ def test_activations_are_rounded_as_in_eager_pytorch(is_dynamic: bool) -> None:
 def test_layers_of_torchao(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers with 8-bit activations run on CPUs, where torchao refuses to make them.
 
-    Sums of 256 and 192 products in f32 in another order differ by about 1e-6, those of two layers on
-    both sides by 4e-6.
+    Sums of 256 and 192 products in f32 in another order differ by about 1e-6, those of two layers
+    on both sides by 4e-6.
     """
     pytest.importorskip("torchao")
     from torchao import quantization
