@@ -95,11 +95,10 @@ class BlockRunner:
         self, number: int, block: Mapping[str, InferenceTensor], states: Sequence[Array]
     ) -> BlockMoments:
         """Return the second moments of the inputs of a block's layers."""
-        moments = BlockMoments()
+        moments, inputs_of = BlockMoments(), functools.partial(self._inputs, number, Theta(block))
         for start in range(0, len(states), CHUNKS_AT_ONCE):
             chunks = states[start : start + CHUNKS_AT_ONCE]
-            observe = functools.partial(self._inputs, number, Theta(block))
-            moments.add(self._threads.map(observe, chunks), self._threads)
+            moments.add(self._threads.map(inputs_of, chunks), self._threads)
         return moments
 
     def moments_and_errors(
@@ -117,6 +116,7 @@ class BlockRunner:
             float_states: those of the float model, of the first chunks.
         """
         theta, moments, results = Theta(block), BlockMoments(), []
+        inputs_of = functools.partial(self._inputs, number, theta)
 
         def observe(state: Array) -> tuple[dict[str, Array], Array]:
             inputs: dict[str, Array] = {}
@@ -125,9 +125,7 @@ class BlockRunner:
         for start in range(0, len(states), CHUNKS_AT_ONCE // 2):
             chunks = slice(start, start + CHUNKS_AT_ONCE // 2)
             floats = self._threads.map(observe, float_states[chunks])
-            inputs = self._threads.map(
-                functools.partial(self._inputs, number, theta), states[chunks]
-            )
+            inputs = self._threads.map(inputs_of, states[chunks])
             moments.add(inputs, self._threads, [each for each, _ in floats])
             results += [result for _, result in floats]
         return moments, results

@@ -12,14 +12,13 @@ inputs. A chunk has ``T`` tokens, and ``S`` scores of attention. The bound in nu
 ``greatest`` is the sum for the groups with the greatest numbers, one for each thread. ``T'`` are
 the tokens of the chunks that are in memory together, and ``L`` the logits that are. The three sums
 of ``K_i**2`` are for calibration tokens, for held-out tokens, and for the errors of the inputs of
-GPTQ; other methods have two. The factor of moments takes
-``4 K**2``: the damped matrix, its Cholesky factor in float64, and that in float32. A block with
-experts has the inputs ``R`` of its experts in memory, ``width + chosen hidden`` for each token, and
-for each thread ``E``, the inputs and the moments of one expert. The greatest
-step counts, with the hidden states of all tokens before and after a block, for GPTQ also those of
-the float model, or the greatest tensor
-of the file, which is read, and unpacked for an archive, when it is written. The quantized layers,
-and the peak of the process before the calibration, are added to it.
+GPTQ; other methods have two. The factor of moments takes ``4 K**2``: the damped matrix, its
+Cholesky factor in float64, and that in float32. A block with experts has the inputs ``R`` of its
+experts in memory, ``width + chosen hidden`` for each token, and for each thread ``E``, the inputs
+and the moments of one expert. The greatest step counts, with the hidden states of all tokens before
+and after a block, for GPTQ also those of the float model, or the greatest tensor of the file, which
+is read, and unpacked for an archive, when it is written. The quantized layers, and the peak of the
+process before the calibration, are added to it.
 """
 
 from __future__ import annotations

@@ -234,13 +234,18 @@ def convert_future(value: Any, convert: Callable[[ir.Type], ir.Type]) -> None:
 
 def is_in_loop_body(op: Any) -> bool:
     """True for an operation inside the body of a linalg operation or ``tensor.generate``."""
+    return any(
+        each.name.startswith("linalg.") or each.name == "tensor.generate" for each in ancestors(op)
+    )
+
+
+def ancestors(op: Any) -> Iterator[Operation]:
+    """Yield the operations around an operation, from the inside out."""
     parent = op.parent
     while parent is not None:
         operation = parent.operation
-        if operation.name.startswith("linalg.") or operation.name == "tensor.generate":
-            return True
+        yield operation
         parent = operation.parent
-    return False
 
 
 def is_public(function: Any) -> bool:

@@ -37,7 +37,7 @@ from __future__ import annotations
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import CONSTANTS
 from ...emit import linalg
-from ..base import NoMatch, producer_named, producer_of, value_before
+from ..base import NoMatch, ancestors, producer_named, producer_of, value_before
 from .updates_in_place import in_own_buffer
 
 CARRIES = ("scf.for", "scf.if", "scf.while", "stablehlo.case", "stablehlo.if", "stablehlo.while")
@@ -51,18 +51,11 @@ def separate_buffers(op: Operation) -> NoMatch | None:
     """Give each tensor that one of `CARRIES` takes or yields a buffer of its own."""
     ends = [block.operations[-1].operation for region in op.regions for block in region.blocks]
     changed = [_copy_repeated(op)]
-    changed += [_copy_repeated(each, copies_constants=_is_in_loop(op)) for each in ends]
+    is_in_loop = any(each.name in _LOOPS for each in (op, *ancestors(op)))
+    changed += [_copy_repeated(each, copies_constants=is_in_loop) for each in ends]
     if op.name in _LOOPS:
         changed.append(_separate_computed(op))
     return None if any(changed) else NoMatch("carries no buffer twice")
-
-
-def _is_in_loop(op: Operation) -> bool:
-    """True for a loop, and an operation in one."""
-    current: Operation | None = op
-    while current is not None and current.name not in _LOOPS:
-        current = None if current.parent is None else current.parent.operation
-    return current is not None
 
 
 def _copy_repeated(op: Operation, *, copies_constants: bool = False) -> bool:

@@ -47,8 +47,6 @@ _RESHAPES = ("stablehlo.reshape", "tensor.cast", "tensor.collapse_shape", "tenso
 _REDUCTIONS = ("linalg.reduce", "stablehlo.reduce")
 _ELEMENTWISE_DIALECTS = ("arith.", "chlo.", "math.", "stablehlo.")
 
-_REDUCTIONS = ("linalg.reduce", "stablehlo.reduce")
-
 
 def is_reduction(op: Operation) -> bool:
     """True for a reduction of StableHLO or linalg, and a loop nest with a reduction."""
