@@ -8,8 +8,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from checkpoint_folders import Checkpoint
 from checkpoints import FOLDERS, changed_copy
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.models.configuration import expected_tensors
@@ -57,6 +59,11 @@ WRONG_KEYS: dict[str, tuple[dict[str, Any], type[SubquantError], str]] = {
         {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
         UnsupportedError,
         "rotary embeddings are scaled by 'dynamic', which is not supported",
+    ),
+    "bounds of YaRN in another order": (
+        {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_slow": 64}},
+        InputError,
+        "'rope_parameters.beta_slow' is 64, expected less than 'beta_fast', 32",
     ),
     "two bases": (
         {"rope_theta": 5.0},
@@ -276,6 +283,15 @@ def test_windows_of_blocks_without_rotation(tmp_path: Path) -> None:
     change |= {"no_rope_layers": [1, 0], "rope_parameters": None}
     folder = changed_copy("llama", tmp_path, lambda values: values.update(change))
     assert open_model(folder).configuration.windowed_blocks == (False, True)
+
+
+def test_weights_of_integers_without_scales(tmp_path: Path) -> None:
+    """The integers of a layer whose scales are lost are no weights."""
+    name = "model.layers.0.self_attn.q_proj.weight"
+    checkpoint = Checkpoint("llama")
+    checkpoint.replace({name: checkpoint.arrays[name].astype(np.int8)})
+    with pytest.raises(InputError, match=f"'{name}' is of int8 and has no scales, expected fl"):
+        open_model(checkpoint.write(tmp_path))
 
 
 def test_tied_models_with_another_output(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,6 +143,10 @@ def test_other_files_are_not_used(model: Model, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no prompt cache; give another name, or remove"):
         model.session(model.prompt_cache(path)).prompt(tokens)
     assert path.read_text() == "a text"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=r"cannot read .*: not a regular file"):
+        model.session(model.prompt_cache(path)).prompt(tokens)
     missing = model.prompt_cache(tmp_path / "none" / "prompt.cache")
     with pytest.raises(InputError, match=r"cannot write .*: No such file or directory"):
         model.session(missing).prompt(tokens)

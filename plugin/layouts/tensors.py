@@ -26,7 +26,7 @@ import numpy.typing as npt
 from ..core.read_record import ReadRecord
 from ..errors import InputError
 from ..numerics.array_functions import Symbolic
-from ..numerics.element_types import AnyArray, Array
+from ..numerics.element_types import AnyArray, Array, DType
 from .activations import ACTIVATIONS_KEY, ActivationQuantization
 from .base import QuantizedLayout, extents_of, layout_class
 
@@ -143,6 +143,12 @@ class DeferredArray(PrimitiveTensor):
     def record(self) -> dict[str, Any]:
         """Type and name of a tensor of one array."""
         return self.outline().record
+
+
+def dtype_of(tensor: InferenceTensor) -> DType | None:
+    """Return the dtype of a tensor of one array, which is not computed; None for others."""
+    outline = tensor.outline() if isinstance(tensor, DeferredArray) else tensor
+    return outline.array.dtype if isinstance(outline, PrimitiveTensor) else None
 
 
 class QuantizedTensor(InferenceTensor):

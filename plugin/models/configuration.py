@@ -19,6 +19,8 @@ import numpy as np
 from ..core.read_record import Irrelevant, ReadRecord
 from ..errors import InputError, Place, SubquantError, UnsupportedError
 from ..layouts import InferenceTensor, PrimitiveTensor
+from ..layouts.tensors import dtype_of
+from ..numerics.element_types import FLOAT_DTYPES
 from .architectures import (
     ARCHITECTURES,
     EXPERT_LAYERS,
@@ -408,7 +410,7 @@ def check_tensors(
     tensors: Mapping[str, InferenceTensor],
     name_in_file: Callable[[str], str] = str,
 ) -> None:
-    """Compare the tensors of a file with a model's; InputError for a missing one or other shape."""
+    """Raise InputError for a tensor that is missing, of another shape, or of integers alone."""
     for name, shape in expected_tensors(configuration).items():
         if name not in tensors:
             raise InputError(
@@ -419,6 +421,12 @@ def check_tensors(
             raise InputError(
                 f"tensor '{name_in_file(name)}' has the shape {list(tensors[name].shape)}, "
                 f"expected {list(shape)}"
+            )
+        dtype = dtype_of(tensors[name])
+        if dtype is not None and dtype not in FLOAT_DTYPES:
+            raise InputError(
+                f"tensor '{name_in_file(name)}' is of {dtype.name} and has no scales, expected "
+                "floats of 16 bits or more, or a quantization that the file describes"
             )
 
 

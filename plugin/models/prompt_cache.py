@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from ..core.files import open_atomically, writing
+from ..core.files import open_atomically, open_input, writing
 from ..errors import InputError
 from ..numerics.cache_formats import formats_of
 from ..numerics.element_types import AnyArray, DType
@@ -117,16 +117,18 @@ class PromptCache:
 
     def _read(self) -> _Prefix | None:
         """Read the file; None if it is missing, damaged or of another key, with a remark."""
-        try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
+        if not self._path.exists():
             return None
+        try:
+            with open_input(self._path) as file:
+                magic = file.read(len(_MAGIC))
+                if magic != _MAGIC:
+                    raise InputError(
+                        f"'{self._path}' is no prompt cache; give another name, or remove the file"
+                    )
+                data = magic + file.read()
         except OSError as error:
             raise InputError(f"cannot read '{self._path}': {error.strerror or error}") from None
-        if not data.startswith(_MAGIC):
-            raise InputError(
-                f"'{self._path}' is no prompt cache; give another name, or remove the file"
-            )
         payload, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
         if blake3(payload).digest() != digest:
             self._notify(f"the prompt cache '{self._path}' is damaged; it is written anew")

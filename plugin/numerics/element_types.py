@@ -37,6 +37,8 @@ _FLOATS: dict[str, npt.DTypeLike] = {
     "f64": np.float64,
 }
 _FLOAT_NAMES = {np.dtype(dtype): name for name, dtype in _FLOATS.items()}
+FLOAT_DTYPES = frozenset(_FLOAT_NAMES)
+"""The dtypes of floats of 16 bits or more."""
 _MOST_BITS = 64
 """The greatest width of an integer type."""
 

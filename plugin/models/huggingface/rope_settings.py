@@ -166,5 +166,12 @@ def _scaled(rope: Settings, kind: str, base: float, size: int, original: int) ->
         raise UnsupportedError("'truncate' of YaRN is false, which is not supported")
     factor = rope.get("attention_factor")
     yarn = Yarn(original, rope.number("beta_fast", Yarn.fast), rope.number("beta_slow", Yarn.slow))
+    if yarn.slow >= yarn.fast:
+        raise rope.error("beta_slow", f"less than 'beta_fast', {yarn.fast:g}")
+    if original < 2 * math.pi * yarn.slow:  # transformers' ramp would fall
+        raise InputError(
+            f"'original_max_position_embeddings' is {original}, expected at least 2 pi times "
+            f"'beta_slow' of YaRN, {yarn.slow:g}"
+        )
     attention_factor = None if factor is None else rope.number("attention_factor")
     return Rotation(base, size, scale, "halves", yarn=yarn, attention_factor=attention_factor)
