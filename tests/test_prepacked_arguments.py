@@ -65,6 +65,27 @@ def test_blockwise_functions_are_cloned():
     assert "@block_product" in functions["main$laid_out"]
 
 
+TWO_LAYERS = """
+func.func @main(%x: tensor<20x192xi8>, %u: tensor<192x192xi8>, %v: tensor<40x192xi8>)
+    -> tensor<20x40xi32> {
+  %s = stablehlo.dot_general %x, %u, contracting_dims = [1] x [1]
+      : (tensor<20x192xi8>, tensor<192x192xi8>) -> tensor<20x192xi32>
+  %h = stablehlo.convert %s : (tensor<20x192xi32>) -> tensor<20x192xi8>
+  %y = stablehlo.dot_general %h, %v, contracting_dims = [1] x [1]
+      : (tensor<20x192xi8>, tensor<40x192xi8>) -> tensor<20x40xi32>
+  return %y : tensor<20x40xi32>
+}
+"""
+
+
+def test_weights_of_each_layer_are_prepacked():
+    """The weight of a layer is none of the activations that the next one computes from it."""
+    names = ["main", *(f"main$laid_out{end}" for end in ("", "_1", "_2"))]
+    assert sorted(functions_of(TWO_LAYERS)) == names
+    also_activations = TWO_LAYERS.replace("20x", "192x").replace("%h, %v", "%u, %v")
+    assert sorted(functions_of(also_activations)) == [*names[:2], names[3]]
+
+
 OF_TWO_ARGUMENTS = """
 func.func @main(%x: tensor<20x192xi8>, %u: tensor<40x192xi8>, %v: tensor<40x192xi8>)
     -> tensor<20x40xi32> {

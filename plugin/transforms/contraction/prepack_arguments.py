@@ -20,8 +20,9 @@ The runtime calls the clone for weights in device memory, and keeps the packed t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.subquant import BLOCK_CONTRACTION, operands_of
@@ -154,13 +155,15 @@ def _weight_arguments(
 ) -> list[int]:
     """Return the numbers of the arguments that are weights."""
     body = function.regions[0].blocks[0]
-    operands = [_split_operands(op) for op in contractions if op.block == body]
-    if not any(is_computed_from_argument(value) for _, values in operands for value in values):
+    operands = {op: _split_operands(op) for op in contractions if op.block == body}
+    packed = [value for _, values in operands.values() for value in values]
+    if not any(map(is_computed_from_argument, packed)):
         return []
-    sources = _ArgumentSources(function, module_globals)
+    activations_of = {op: activation for op, (activation, _) in operands.items()}
+    sources = _ArgumentSources(function, module_globals, activations_of)
     weights: set[int] = set()
     activations: set[int] = set()
-    for activation, values in operands:
+    for activation, values in operands.values():
         activations |= sources.all(activation)
         for value in values:
             weights |= sources.pure(value)
@@ -191,9 +194,19 @@ def is_computed_from_argument(value: Value) -> bool:
 
 
 class _ArgumentSources:
-    """The numbers of the arguments that the values of a function are computed from."""
+    """The numbers of the arguments that the values of a function are computed from.
 
-    def __init__(self, function: Operation, module_globals: ModuleGlobals) -> None:
+    Args:
+        activations_of: the activations of contractions. The result of a contraction counts as
+            computed from these alone: the weight of a layer is none of the activations of the next.
+    """
+
+    def __init__(
+        self,
+        function: Operation,
+        module_globals: ModuleGlobals,
+        activations_of: Mapping[Operation, Value] = MappingProxyType({}),
+    ) -> None:
         self._module_globals = module_globals
         body = function.regions[0].blocks[0]
         self._all: dict[Value, frozenset[int]] = {
@@ -204,6 +217,8 @@ class _ArgumentSources:
             op = each.operation
             arguments = frozenset[int]().union(*map(self.all, values_read(op)))
             is_pure = self.is_pure(op)
+            if not is_pure and op in activations_of:
+                arguments = self.all(activations_of[op])
             for result in op.results:
                 self._all[result] = arguments
                 if not is_pure:
