@@ -36,6 +36,7 @@ from ...emit.amx import (
     i64_of,
     request_permission,
 )
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
@@ -52,7 +53,6 @@ from ...emit.vectors import (
 from ...numerics.element_types import I8, I32, U8
 from ..epilogue.fused_epilogue import epilogue_bindings
 from ..isa.base import Accumulator
-from ..kernel import Binding, Kernel
 from .amx_plan import TILE_ROW_BYTES, AmxPlan, AmxUnit
 from .output_tile import OutputTile
 

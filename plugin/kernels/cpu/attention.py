@@ -35,6 +35,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, Scalars, linalg, scalar
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.operation import INDEX
 from ...emit.vectors import (
@@ -57,7 +58,6 @@ from ...emit.vectors import (
 from ...numerics.array_functions import convert
 from ...numerics.attention import bounded, exponential
 from ...numerics.element_types import F32, I32
-from ..kernel import Binding, Kernel
 from .attention_plan import DECODED_ELEMENTS, AttentionPlan
 from .cache_reader import KEYS_PER_TILE, CacheReader
 

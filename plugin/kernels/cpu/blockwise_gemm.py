@@ -31,6 +31,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent, constant_index
 from ...emit.operation import index_type, value
 from ...emit.vectors import (
@@ -45,9 +46,8 @@ from ...emit.vectors import (
     when,
 )
 from ...numerics.element_types import F32, I32
-from ..epilogue.fused_epilogue import FusedEpilogue, epilogue_bindings
+from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
-from ..kernel import Binding, Kernel
 from ..pack.packed_weight import PackedWeight, Tiles
 from .amx_blockwise import AmxBlockwise
 from .amx_blockwise_plan import AmxBlockwisePlan
@@ -150,9 +150,8 @@ class BlockwiseGemm:
             *weight_bindings(replace(self.weight, tiles=all_tiles)),
             *([] if self.matrices is None else [Binding((self.batches,), I32)]),
             *activations,
-            *epilogue_bindings(
-                self.epilogue, tiles.count * tiles.nr, (None, tiles.n), accumulator=F32
-            ),
+            *([] if self.epilogue is None else self.epilogue.bindings(tiles.count * tiles.nr)),
+            Binding((None, tiles.n), F32 if self.epilogue is None else self.epilogue.element),
         ]
         workgroups = self.batches * self.workgroups_per_batch
         macs = None

@@ -23,6 +23,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
     Vectors,
@@ -40,7 +41,6 @@ from ...emit.vectors import (
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
 from ..epilogue.fused_epilogue import epilogue_bindings
-from ..kernel import Binding, Kernel
 from .depthwise_plan import DepthwisePlan, GatherPlan
 
 _MAX_UNROLL = 64

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.vectors import load, load_element, loop, quotient, store_with_tail
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
 from ..isa.base import InstructionSet
-from ..kernel import Binding, Kernel
 from ..pack.packed_weight import Tiles
 
 _MAX_UNROLL = 8

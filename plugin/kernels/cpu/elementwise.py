@@ -19,6 +19,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, Scalars, scalar
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent, constant_index
 from ...emit.stablehlo_semantics import COMPARISONS, ELEMENTWISE
 from ...emit.vectors import (
@@ -35,7 +36,6 @@ from ...numerics.array_functions import bits_of, convert
 from ...numerics.casts import Cast
 from ...numerics.element_types import F32, U32, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
-from ..kernel import Binding, Kernel
 
 INT8_MACS_PER_OP, _INT8_MACS_PER_TRANSCENDENTAL = 8, 64
 """An operation on an element takes about as long as this many int8 MACs."""

@@ -24,6 +24,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
     Vectors,
@@ -40,7 +41,6 @@ from ...emit.vectors import (
 from ...numerics.element_types import F32
 from ..epilogue.fused_epilogue import epilogue_bindings
 from ..isa.base import InstructionSet
-from ..kernel import Binding, Kernel
 from .conv_gemm import ConvGemm
 from .k_loop_nest import KLoopNest
 

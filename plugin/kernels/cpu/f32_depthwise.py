@@ -24,13 +24,13 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, when, workgroup_range
 from ...numerics.element_types import F32
 from ..conv_geometry import ConvAxis
 from ..epilogue.fused_epilogue import FusedEpilogue, epilogue_bindings
 from ..isa.base import InstructionSet
-from ..kernel import Binding, Kernel
 
 _INT8_MACS_PER_MAC = 8
 """A MAC takes about as long as this many int8 MACs of a GEMM."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.operation import index_type, value
 from ...emit.vectors import (
@@ -36,7 +37,6 @@ from ...numerics.array_functions import convert
 from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32, U8, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
-from ..kernel import Binding, Kernel
 from ..pack.packed_weight import PackedWeight
 from .float_decoding import decode_floats
 from .weight_reader import BlockColumns, BlockIndex, WeightReader, weight_bindings

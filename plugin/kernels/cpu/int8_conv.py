@@ -33,6 +33,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
     bitcast,
@@ -49,7 +50,6 @@ from ...emit.vectors import (
 )
 from ...numerics.element_types import I8, I32
 from ..epilogue.fused_epilogue import epilogue_bindings
-from ..kernel import Binding, Kernel
 from .int8_conv_plan import Int8ConvPlan
 from .int8_conv_tile import Int8ConvTile, WeightTile
 from .output_tile import OutputTile

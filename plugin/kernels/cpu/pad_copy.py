@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, when, workgroup_range
 from ...numerics.element_types import I8, ElementType
 from ..conv_geometry import ConvAxis
 from ..isa.base import InstructionSet
-from ..kernel import Binding, Kernel
 
 _INT8_MACS_PER_BYTE = 8
 """Copying a byte takes about as long as this many int8 MACs."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.kernel import MAX_LARGE_WORKGROUPS, Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
@@ -28,7 +29,6 @@ from ...numerics.array_functions import bits_of, convert
 from ...numerics.block_contraction import activation_scale
 from ...numerics.element_types import F32, I8, I32, U32
 from ..isa.base import round_half_even
-from ..kernel import MAX_LARGE_WORKGROUPS, Binding, Kernel
 
 _INT8_MACS_PER_ELEMENT = 32
 """Quantizing an activation takes about as long as this many int8 MACs."""

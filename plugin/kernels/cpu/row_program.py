@@ -23,6 +23,7 @@ from typing import TypeAlias
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding, Kernel, items_per_workgroup
 from ...emit.linalg import Extent
 from ...emit.vectors import (
     broadcast,
@@ -38,7 +39,6 @@ from ...emit.vectors import (
     workgroup_range,
 )
 from ...numerics.element_types import F32, ElementType
-from ..kernel import Binding, Kernel, items_per_workgroup
 from .elementwise import (
     INT8_MACS_PER_OP,
     PARTIAL_RESULTS,

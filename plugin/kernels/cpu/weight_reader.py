@@ -16,12 +16,12 @@ from typing import ClassVar, NamedTuple
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding
 from ...emit.linalg import constant_index
 from ...emit.vectors import bitcast, load, loop, prefetch, quotient, remainder, scratch, store
 from ...numerics.array_functions import convert
 from ...numerics.element_types import F32, I32, U8, U16, ElementType
 from ..isa.base import InstructionSet
-from ..kernel import Binding
 from ..pack.packed_weight import PackedWeight, ScaleEncoding
 
 _MAX_UNPACKED_BYTES = 8 << 10

@@ -14,11 +14,11 @@ import numpy as np
 from ...core._mlir import Value, ir
 from ...emit import ArrayLike
 from ...emit.constant_values import materialize
+from ...emit.kernel import Binding
 from ...emit.operation import constants_of, create, element_of
 from ...emit.vectors import load, vector, vector_type
 from ...numerics.element_types import I32, Array, ElementType
 from ..isa.base import InstructionSet
-from ..kernel import Binding
 from .f32_estimate import F32Epilogue, FastPathCheck
 from .matcher import EpilogueMatch
 from .tables import ChannelVectors, NotEmitted, Table

@@ -27,13 +27,13 @@ from typing import Literal, TypeAlias
 
 from ...core._mlir import Operation, Value, ir
 from ...emit.constant_values import is_invariant
+from ...emit.kernel import Binding, Kernel, KernelCall, KernelTable
 from ...emit.linalg import Extent, constant_index
 from ...emit.operation import byte_size, is_used, mlir_type, tensor_type, values_read
 from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import reshape_source
 from ...emit.vectors import loop, memref_type, scratch, view
 from ...numerics.element_types import I8
-from ..kernel import Binding, Kernel, KernelCall, KernelTable
 
 DEFAULT_FUSE_BELOW_MACS = 1 << 19
 """Calls of at most this many int8 MACs are fused (``--fuse-below-macs``, 0 for none).

@@ -37,10 +37,10 @@ from collections.abc import Collection, Sequence
 
 from ...core._mlir import Operation, Value, ir
 from ...emit.constant_values import is_invariant
+from ...emit.kernel import Kernel, KernelCall, KernelTable
 from ...emit.operation import erase_unused, values_read
 from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import F16, F32, ElementType
-from ..kernel import Kernel, KernelCall, KernelTable
 from .elementwise_match import (
     CONSTANT,
     FUSED_OPERATIONS,

@@ -30,6 +30,7 @@ from typing import Literal, TypeAlias
 
 from ...core._mlir import Operation, Value, ir
 from ...emit import scalar
+from ...emit.kernel import Binding, Kernel, KernelCall, KernelTable
 from ...emit.linalg import Extent, constant_index
 from ...emit.loop_counter import LoopCounter, constant_number
 from ...emit.operation import (
@@ -45,7 +46,6 @@ from ...emit.parameters import LOAD
 from ...emit.stablehlo_semantics import reshape_source
 from ...emit.vectors import Index, load, loop, memref_type, scratch, store, view
 from ...numerics.element_types import I8
-from ..kernel import Binding, Kernel, KernelCall, KernelTable
 from .dispatch_fusion import (
     MAX_BINDINGS,
     MAX_STACK_BYTES,

@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 
 from ...core._mlir import Operation, Value, ir
 from ...emit import stablehlo as emit_stablehlo
+from ...emit.kernel import KernelTable
 from ...emit.operation import element_of, erase_unused, values_read
 from ...numerics.element_types import F32
 from ..cpu.elementwise import ExpressionBody
 from ..cpu.row_program import RowProgram, RowStage
-from ..kernel import KernelTable
 from .dispatch_fusion import is_movable
 from .elementwise_fusion import expressions_of
 from .elementwise_match import FUSED_OPERATIONS, VIEWS, Expression, fold_of

@@ -35,6 +35,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, Scalars, scalar
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.operation import index_type, value
 from ...emit.vectors import (
@@ -53,7 +54,6 @@ from ...emit.vectors import (
 from ...numerics.array_functions import convert, is_zero
 from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32
-from ..kernel import Binding, Kernel
 from ..pack.packed_weight import PackedWeight, Tiles
 from .thread_weight import (
     THREAD_N,

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
@@ -34,7 +35,6 @@ from ...numerics.block_contraction import activation_scale
 from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32
 from ...numerics.parameters import ExpressedType, StorageType
-from ..kernel import Binding, Kernel
 
 _K_PACK = 4
 """A word has this many activations."""

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from ...core._mlir import Value
 from ...emit import ArrayLike
+from ...emit.kernel import Binding
 from ...emit.vectors import broadcast, constant_vector, load_element, quotient, remainder
 from ...numerics.array_functions import convert
 from ...numerics.element_types import F32, I32, U8, U32, ElementType
-from ..kernel import Binding
 from ..pack.packed_weight import PackedWeight, ScaleEncoding, Tiles
 
 THREAD_N = 4

@@ -17,13 +17,13 @@ from ...dialects.block_contraction import BlockContraction
 from ...dialects.quant import described_type
 from ...dialects.subquant import DEQUANTIZE, operands_of
 from ...emit.constant_values import array_of, bytes_of, constant_elements, is_constant, to_storage
+from ...emit.kernel import KernelTable
 from ...emit.operation import element_of, producer_named
 from ...emit.parameters import ModuleGlobals
 from ...numerics.array_pieces import ArrayPieces
 from ...numerics.element_types import BF16, F16, F32, I8, U8, AnyArray, Array, ElementType
 from ...numerics.packed_integers import unpack_planes
 from ...numerics.parameters import ExpressedType
-from ..kernel import KernelTable
 from .codebook import Codebook
 from .float_codes import FloatWeight, is_16_bit_float
 from .packed_weight import PackedWeight, ScaleEncoding, Tiles

@@ -16,12 +16,12 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit.constant_values import array_of
+from ...emit.kernel import KernelTable
 from ...emit.parameters import ModuleGlobals
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I32, AnyArray, Array, ElementType
 from ..conv_geometry import ConvAxis
 from ..isa.base import InstructionSet
-from ..kernel import KernelTable
 from .packed_weight import Tiles
 
 

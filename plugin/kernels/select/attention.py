@@ -7,10 +7,10 @@ import math
 from ...core._mlir import Value
 from ...dialects.attention import Attention
 from ...emit import linalg
+from ...emit.kernel import KernelTable
 from ...emit.linalg import Extent
 from ..cpu.attention import AttentionKernel
 from ..isa.base import InstructionSet
-from ..kernel import KernelTable
 from .match_failure import MatchFailure
 
 _MIN_LANES = 4

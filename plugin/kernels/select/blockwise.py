@@ -14,6 +14,7 @@ from ...dialects.block_contraction import BlockContraction
 from ...emit import linalg
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import constant_elements, is_invariant
+from ...emit.kernel import KernelTable, items_per_workgroup
 from ...emit.linalg import Extent
 from ...emit.operation import element_of, is_dynamic, mlir_type, tensor_type
 from ...emit.parameters import ModuleGlobals
@@ -23,9 +24,8 @@ from ...numerics.requantization import EXACT
 from ..cpu.blockwise_gemm import BlockwiseGemm
 from ..cpu.quantize_rows import QuantizeRows
 from ..epilogue.fused_epilogue import FusedEpilogue
-from ..epilogue.matcher import EpilogueMatch
+from ..epilogue.matcher import OPERATIONS, EpilogueMatch
 from ..isa.base import InstructionSet
-from ..kernel import KernelTable, items_per_workgroup
 from ..pack.blockwise_weight import BlockwiseWeight, contiguous_block
 from ..pack.codebook import Codebook
 from ..pack.float_codes import FloatWeight
@@ -96,6 +96,8 @@ class BlockwiseMatch:
         self, result: Value, target: InstructionSet, module_globals: ModuleGlobals
     ) -> BlockwiseMatch:
         """Fuse the operations after the contraction into the kernel, if it can compute them."""
+        if not any(use.owner.name in OPERATIONS for use in result.uses):
+            return self
         weight = self.weight
         loops = [loop for [(loop, _)] in self.contraction.indices[2]]
         is_matrix = loops == [*self.outer, *weight.columns] and element_of(result.type) == F32

@@ -15,6 +15,7 @@ from ...core._mlir import Value, ir
 from ...emit import ArrayLike, tensor
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import is_invariant
+from ...emit.kernel import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.trace import traced
 from ...numerics.array_functions import convert
@@ -25,7 +26,6 @@ from ..cpu.int8_conv import Int8Conv
 from ..cpu.pad_copy import PadCopyKernel
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
-from ..kernel import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
 from ..pack.int8_weight import SkippedTaps, bias_key, initial_accumulators, sums_with_bias
 from ..pack.k_runs import KRuns
 from ..pack.packed_weight import Tiles

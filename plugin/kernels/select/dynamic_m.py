@@ -11,13 +11,13 @@ from ...core._mlir import Operation, Value, ir
 from ...emit import linalg, tensor
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import array_of, is_invariant
+from ...emit.kernel import KernelTable
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.parameters import ModuleGlobals
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, AnyArray
 from ..cpu.dynamic_gemm import DynamicGemm
 from ..isa.base import InstructionSet
-from ..kernel import KernelTable
 from ..pack.packed_weight import Tiles
 from .conv_match import MIN_MACS, matrix_axes
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure

@@ -16,6 +16,7 @@ from ...core._mlir import Operation, Value, ir
 from ...emit import ArrayLike
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import constant_elements, is_constant
+from ...emit.kernel import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.parameters import ModuleGlobals
 from ...emit.trace import traced
@@ -28,7 +29,6 @@ from ..cpu.pad_copy import PadCopyKernel
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..epilogue.matcher import EpilogueMatch
 from ..isa.base import InstructionSet
-from ..kernel import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
 from ..pack.packed_weight import Tiles
 from .conv_match import MIN_MACS, ConvMatch
 from .match_failure import MatchFailure

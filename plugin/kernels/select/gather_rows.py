@@ -41,6 +41,7 @@ from ...dialects.subquant import DEQUANTIZE, UNPACK, operands_of
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import is_invariant
 from ...emit.gathers import AxisGather
+from ...emit.kernel import KernelTable
 from ...emit.operation import (
     attributes_of,
     clone_computation,
@@ -55,7 +56,6 @@ from ...numerics.element_types import F32
 from ...numerics.parameters import ExpressedType
 from ..cpu.gather_rows import GatherRows
 from ..isa.base import InstructionSet
-from ..kernel import KernelTable
 from .blockwise import BlockwiseMatch
 from .match_failure import MatchFailure
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ...core._mlir import Value, ir
 from ...dialects.block_contraction import BlockContraction
 from ...emit import linalg, stablehlo
+from ...emit.kernel import KernelTable
 from ...emit.linalg import Extent
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.parameters import ModuleGlobals
@@ -17,7 +18,6 @@ from ...signature import MAX_LOOP_ITERATIONS
 from ..gpu.blockwise_gemm import GpuBlockwiseGemm
 from ..gpu.quantize_rows import GpuQuantizeRows
 from ..gpu.thread_weight import THREAD_N
-from ..kernel import KernelTable
 from ..pack.packed_weight import Tiles
 from .blockwise import BlockwiseMatch, activation_matrix, match_layout, result_tensor
 from .match_failure import MatchFailure

@@ -49,6 +49,7 @@ from ...dialects.block_contraction import BlockContraction
 from ...dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE
 from ...emit import operation
 from ...emit.constant_values import erase_unused
+from ...emit.kernel import KernelCall, KernelTable
 from ...emit.parameters import ModuleGlobals, ParameterStore
 from ...errors import Remark, UsageError, expected_name
 from ...kernels.cpu.blockwise_gemm import BlockwiseGemm
@@ -59,7 +60,6 @@ from ...kernels.fusion.loop_fusion import fuse_loops
 from ...kernels.fusion.row_fusion import fuse_rows
 from ...kernels.isa.base import InstructionSet
 from ...kernels.isa.registry import INSTRUCTION_SETS
-from ...kernels.kernel import KernelCall, KernelTable
 from ...kernels.pack.float_codes import erase_decoding
 from ...kernels.select.attention import call_attention
 from ...kernels.select.blockwise import BlockwiseMatch, call_blockwise

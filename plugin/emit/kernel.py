@@ -25,10 +25,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core._mlir import Operation, Value, ir
-from ..emit import scalar
-from ..emit.constant_values import is_constant, materialize, to_storage
-from ..emit.linalg import Extent, constant_index
-from ..emit.operation import (
+from ..numerics.array_pieces import ArrayPieces
+from ..numerics.element_types import AnyArray, ElementType
+from .constant_values import is_constant, materialize, to_storage
+from .linalg import Extent, constant_index
+from .operation import (
     attributes_of,
     constants_of,
     create,
@@ -38,10 +39,9 @@ from ..emit.operation import (
     tensor_type,
     value,
 )
-from ..emit.parameters import LOAD, ModuleGlobals, named_parameter
-from ..emit.vectors import memref_type, quotient, subspan_type, workgroup_id
-from ..numerics.array_pieces import ArrayPieces
-from ..numerics.element_types import AnyArray, ElementType
+from .parameters import LOAD, ModuleGlobals, named_parameter
+from .values import scalar
+from .vectors import memref_type, quotient, subspan_type, workgroup_id
 
 _BINDING_ALIGNMENT_BYTES = 64
 """The alignment of a binding in bytes."""
