@@ -124,6 +124,14 @@ def test_every_file_has_a_row_in_the_readme_of_its_folder() -> None:
     assert missing == []
 
 
+def test_readmes_of_folders_are_short() -> None:
+    """Longer are the maps of the package and of the kernels, and the index of workarounds."""
+    longer = {".", "kernels", "transforms/iree_workarounds"}
+    for readme in (ROOT / "plugin").rglob("README.md"):
+        if str(readme.parent.relative_to(ROOT / "plugin")) not in longer:
+            assert len(readme.read_text().splitlines()) <= 30, readme
+
+
 def test_constants_in_readmes_are_there() -> None:
     files = [*(ROOT / "plugin").rglob("*.py")]
     defined = {
