@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ from device_programs import ACCUMULATES, LARGE, compile_for
 from programs import PRODUCT, one_operation
 from subquant.errors import UsageError
 from subquant.formats.irpa_writer import create_archive
+from subquant.isolation import limits
 from subquant.isolation.limits import available_cores
 from subquant.runtime import Device
 from subquant.signature import WorkEstimate
@@ -98,6 +100,25 @@ def test_devices_of_one_and_more_threads() -> None:
         assert executable.device.threads == threads
         assert executable.threads == min(threads, available_cores())
         np.testing.assert_array_equal(executable.accumulate(a, b, c), a @ b + c)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="has no control groups")
+@pytest.mark.parametrize(
+    ("parent", "own", "expected"),
+    [("max 100000", "max 100000", 9), ("max 100000", "350000 100000", 4), ("50000 100000", "x", 1)],
+)
+def test_a_cpu_quota_limits_threads(
+    parent: str, own: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux suspends a container whose threads have used its CPU time."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "cpu.max").write_text(parent)
+    (tmp_path / "a" / "b" / "cpu.max").write_text(own)
+    (tmp_path / "cgroup").write_text("1:cpu:/other\n0::/a/b\n")
+    monkeypatch.setattr(limits, "_OWN_CONTROL_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(limits, "_CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(9))
+    assert available_cores() == expected
 
 
 SMALL = one_operation(PRODUCT, ("8x64xi8", "64x64xi8"), "8x64xi32", name="small")

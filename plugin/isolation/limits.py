@@ -7,10 +7,13 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..core.option_fields import option
 from ..errors import UsageError
 
+_OWN_CONTROL_GROUPS = Path("/proc/self/cgroup")
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _WALL_TIME_PER_CPU_TIME = 10
 """A child may take this many times its limit of CPU time, for one that waits forever."""
 
@@ -63,11 +66,37 @@ def machine_memory() -> int | None:
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of cores that this process may use, by affinity and CPU quota.
+
+    Linux suspends all threads of a container that has used its quota of CPU time, which those of
+    more threads than its cores use sooner. A quota of 1.5 cores counts as two.
+    """
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # not Linux
         return os.cpu_count() or 1
+    return min([cores, *_cpu_quotas()])
+
+
+def _cpu_quotas() -> list[int]:
+    """Return the quotas of CPU time, in cores, of this process' control groups (cgroup v2)."""
+    try:
+        text = _OWN_CONTROL_GROUPS.read_text()
+    except OSError:
+        return []
+    prefix = "0::/"
+    paths = [line.removeprefix(prefix) for line in text.splitlines() if line.startswith(prefix)]
+    quotas = []
+    for path in paths:
+        group = _CONTROL_GROUPS / path
+        for folder in [group, *group.parents]:
+            with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+                quota, period = (folder / "cpu.max").read_text().split()
+                if quota != "max":
+                    quotas.append(max(1, -(-int(quota) // int(period))))
+            if folder == _CONTROL_GROUPS:
+                break
+    return quotas
 
 
 @contextlib.contextmanager

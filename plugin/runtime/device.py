@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy.typing as npt
 
 from ..errors import EnvironmentProblem, UsageError, quoted
+from ..isolation.limits import available_cores
 from ..signature import MAX_CPU_THREADS, ValueType, WorkEstimate
 from .device_arrays import DeviceArray, put
 from .native_calls import native_call
@@ -27,8 +28,9 @@ class Device:
         name: ``llvm-cpu``, ``vulkan`` (the first one), or an IREE device URI such as
             ``vulkan://GPU-6d65...`` or ``local-sync``.
         threads: the greatest number of CPU threads that run its programs, 1 to 256; by default one
-            for each core. One thread is the caller's own, which on ``llvm-cpu`` also runs programs
-            that are too small for more threads; on ``local-task`` IREE's threads run all programs.
+            for each core that this process may use. One thread is the caller's own, which on
+            ``llvm-cpu`` also runs programs that are too small for more threads; on ``local-task``
+            IREE's threads run all programs.
 
     Raises:
         EnvironmentProblem: there is no such device.
@@ -122,7 +124,7 @@ class Device:
 
     @property
     def _most_threads(self) -> int:
-        return self.threads or os.cpu_count() or 1
+        return self.threads or available_cores()
 
     @property
     def _caller_uri(self) -> str:
