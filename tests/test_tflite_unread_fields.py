@@ -307,6 +307,46 @@ REFUSED: dict[str, tuple[Callable[[], bytes], type[SubquantError], str]] = {
     "a bias with a zero point": (
         lambda: biased(Quantized(0.05, 3)), InputError, "needs zero points of 0 of tensor 't2'",
     ),
+    "a bias of floats": (
+        lambda: one_operator(
+            "FULLY_CONNECTED",
+            [scaled(0.5, shape=(2, 4)), ((3, 4), "int8", Quantized(0.1), np.ones((3, 4), np.int8)),
+             np.ones(3, np.float32)], [scaled(0.5)], "FullyConnectedOptions"),
+        InputError, "of type FLOAT32, expected INT32",
+    ),
+    "a product of floats and integers": (
+        lambda: one_operator("MUL", [f32(2, 3), scaled(0.5)], [f32(2, 3)], "MulOptions"),
+        InputError, "tensor 't0' of FLOAT32 and tensor 't1' of INT8 with a scale, expected one",
+    ),
+    "operands with a scale and without": (
+        lambda: one_operator("DIV", [((2, 3), "int8"), scaled(0.5)], [scaled(0.5)], "DivOptions"),
+        InputError, "tensor 't0' of INT8 and tensor 't1' of INT8 with a scale, expected one",
+    ),
+    "a mean with a scale of integers without": (
+        lambda: one_operator("MEAN", [((2, 3), "int8"), np.array([1], np.int32)],
+                             [scaled(0.5, shape=(2,))], "ReducerOptions"),
+        InputError, "tensor 't0' of INT8 and tensor 't2' of INT8 with a scale, expected one",
+    ),
+    "zero points of scales that are powers of two": (
+        lambda: one_operator("ADD", [scaled(0.5, 3, "int16"), scaled(0.25, 0, "int16")],
+                             [scaled(0.5, 0, "int16")], "AddOptions", potScaleInt16=True),
+        UnsupportedError, "needs a zero point of 0 of tensor 't0', got 3",
+    ),
+    "elements of several types": (
+        lambda: one_operator("PADV2", [scaled(0.5), np.zeros((2, 2), np.int32),
+                                       np.zeros((), np.float32)], [scaled(0.5)], "PadV2Options"),
+        UnsupportedError, "moves elements of FLOAT32 and INT8, expected one type",
+    ),
+    "paddings that are floats": (
+        lambda: one_operator("PAD", [scaled(0.5), np.full((2, 2), 0.5, np.float32)],
+                             [scaled(0.5, shape=(2, 3))], "PadOptions"),
+        UnsupportedError, "does not support operands of type FLOAT32",
+    ),
+    "crops below 0": (
+        lambda: one_operator("BATCH_TO_SPACE_ND", [f32(4, 1, 3, 1), [2, 2], [[-1, 0], [0, 0]]],
+                             [f32(1, 2, 6, 1)], "BatchToSpaceNDOptions"),
+        InputError, "has the crops",
+    ),
     "a count of packed tensors": (
         lambda: one_operator("PACK", [f32(2, 3)] * 2, [f32(2, 2, 3)], "PackOptions", axis=0,
                              valuesCount=3),

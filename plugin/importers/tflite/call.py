@@ -25,7 +25,7 @@ from .arithmetic.requantization import (
     clamp_activation,
     saturating_cast,
 )
-from .operand import Operand, quantization_parameters
+from .operand import Operand, is_quantized, quantization_parameters
 from .operator_record import OperatorRecord
 from .reading.model import Operator, Quantization, Tensor
 from .reading.schema import ACTIVATIONS, PADDINGS, TENSOR_TYPES
@@ -38,6 +38,10 @@ _WITH_TANH = frozenset(
      "UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN")
 )  # fmt: skip
 """The operators whose fused activation function may be TANH; LiteRT ignores TANH in others."""
+
+
+_INTEGERS = frozenset(f"{kind}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64))
+"""The types of positions, sizes and axes."""
 
 
 class _MissingOptionError(InputError, AttributeError):
@@ -147,20 +151,26 @@ class Call(BaseCall[Operand]):
 
     # -- constant inputs --------------------------------------------------------------------------
 
+    def _constant_integers(self, index: int) -> AnyArray:
+        """Return a constant input, checked to have integers."""
+        if self.input(index).tensor.type not in _INTEGERS:
+            raise self.unsupported_type(self.input(index))
+        return self.constant(index)
+
     def constant_list(self, index: int) -> list[int]:
         """Return the elements of a constant input of integers."""
-        return [int(n) for n in self.constant(index).reshape(-1)]
+        return [int(n) for n in self._constant_integers(index).reshape(-1)]
 
     def constant_axis(self, index: int, rank: int) -> int:
         """Return the non-negative axis in a constant input of one element."""
-        numbers = self.constant(index).reshape(-1)
+        numbers = self._constant_integers(index).reshape(-1)
         if numbers.size != 1:
             raise self.error(f"has {numbers.size} axes in input {index}, expected 1")
         return self.checked_axis(int(numbers[0]), rank)
 
     def constant_axes(self, index: int, rank: int) -> tuple[int, ...]:
         """Return the non-negative axes in a constant input, in ascending order."""
-        numbers = self.constant(index).reshape(-1).tolist()
+        numbers = self.constant_list(index)
         return tuple(sorted({self.checked_axis(axis, rank) for axis in numbers}))
 
     def constant_integers(self, index: int, *shape: int) -> AnyArray:
@@ -169,7 +179,7 @@ class Call(BaseCall[Operand]):
         Raises:
             InputError: the input has another number of elements.
         """
-        numbers = self.constant(index)
+        numbers = self._constant_integers(index)
         if numbers.size != math.prod(shape):
             raise self.error(
                 f"has a constant of shape {list(numbers.shape)} as input {index}, expected "
@@ -178,6 +188,24 @@ class Call(BaseCall[Operand]):
         return numbers.reshape(shape)
 
     # -- types and quantization -------------------------------------------------------------------
+
+    def alike(self, *indices: int, has_result: bool = True) -> list[Operand]:
+        """Return inputs of one type, all with scales or none; those of the result, too.
+
+        Raises:
+            InputError: they differ.
+        """
+        operands = [self.input(index) for index in indices]
+        tensors = [operand.tensor for operand in operands]
+        if has_result and not self.is_dequantized:  # else the result is quantized by the caller
+            tensors.append(self.output)
+        types = [f"{each.type}{' with a scale' * is_quantized(each)}" for each in tensors]
+        for tensor, text in zip(tensors, types, strict=True):
+            if text != types[0]:
+                raise self.error(
+                    f"has {tensors[0]} of {types[0]} and {tensor} of {text}, expected one type"
+                )
+        return operands
 
     def unsupported_type(self, operand: Operand) -> SubquantError:
         """Return the error of an operand whose type the importer does not support."""

@@ -24,7 +24,7 @@ from ...errors import UnsupportedError
 from ...numerics.element_types import AnyArray, Array, ElementType
 from ...numerics.requantization import Term, requantize
 from .call import Call
-from .operand import Operand, quantization_parameters
+from .operand import Operand, is_quantized, quantization_parameters
 from .reading.model import Tensor
 
 _ALL = None
@@ -63,12 +63,6 @@ Requantize = Callable[[AnyArray, Tensor, Tensor], AnyArray]
 """A function that requantizes storage of one tensor to storage of another tensor."""
 
 
-def is_quantized(tensor: Tensor) -> bool:
-    """Return True if the values of a tensor are storage: integers with scales."""
-    is_number = not tensor.is_float and tensor.type != "BOOL"
-    return tensor.quantization is not None and is_number
-
-
 def moved_inputs(
     call: Call, of_operators: Mapping[str, tuple[int, ...] | None] = MOVED_INPUTS
 ) -> list[int]:
@@ -82,13 +76,19 @@ def moved_inputs(
 
 
 def check_equal_parameters(call: Call) -> None:
-    """Raise UnsupportedError for parameters that differ where LiteRT refuses the operator too."""
+    """Raise UnsupportedError for types or parameters that differ where LiteRT refuses them too."""
+    if call.operator.name in MOVED_INPUTS:
+        types = {call.input(index).tensor.type for index in moved_inputs(call)}
+        if len(types) > 1:
+            raise call.error(
+                f"moves elements of {' and '.join(sorted(types))}, expected one type",
+                UnsupportedError,
+            )
     if call.operator.name not in _EQUAL_PARAMETER_INPUTS:
         return
     inputs = [call.inputs[index] for index in moved_inputs(call, _EQUAL_PARAMETER_INPUTS)]
     for operand, result in itertools.product(filter(None, inputs), call.operator.outputs):
-        are_quantized = is_quantized(operand.tensor) and is_quantized(result)
-        if are_quantized and not same_parameters(operand.tensor, result):
+        if not same_parameters(operand.tensor, result):
             raise call.error(
                 f"moves storage of {operand.tensor} to {result} of another scale, which LiteRT "
                 "refuses; --semantics exact requantizes it",

@@ -27,12 +27,11 @@ from .data_movement import (
     MOVED_INPUTS,
     check_equal_parameters,
     compute_on_storage,
-    is_quantized,
     moved_inputs,
     requantize_constant,
     same_parameters,
 )
-from .operand import ComplexValue, Operand, VariableHandle
+from .operand import ComplexValue, Operand, VariableHandle, is_quantized
 from .operator_record import OperatorRecord
 from .operators import complex_numbers, control_flow, lstm, recurrent
 from .reading.model import ELEMENTS, Model, Operator, Subgraph, Tensor

@@ -9,9 +9,8 @@ from ...numerics.casts import dequantize, quantize
 from ...numerics.element_types import AnyArray, Array, ElementType
 from ..options import AS_IN_FILE, ImportOptions
 from .call import Call
-from .data_movement import is_quantized
 from .graph_evaluator import GraphEvaluator
-from .operand import quantization_parameters
+from .operand import is_quantized, quantization_parameters
 from .reading.model import Model, Tensor
 
 

@@ -71,6 +71,12 @@ class Operand:
         return str(self.tensor)
 
 
+def is_quantized(tensor: Tensor) -> bool:
+    """Return True if the values of a tensor are storage: integers with scales."""
+    is_number = not tensor.is_float and tensor.type != "BOOL"
+    return tensor.quantization is not None and is_number
+
+
 def quantization_parameters(tensor: Tensor) -> QuantizationParameters:
     """Return the parameters of a quantized tensor in the form of `subquant.numerics`."""
     quantization, element = tensor.quantization, ElementType.parse(tensor.element)

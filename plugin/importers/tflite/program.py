@@ -27,7 +27,6 @@ from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ...transforms.quantization.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ..batch_loop import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
-from .data_movement import is_quantized
 from .graph_evaluator import GraphEvaluator
 from .input_shapes import (
     batched_inputs,
@@ -37,7 +36,7 @@ from .input_shapes import (
     unset_dimensions_hint,
 )
 from .interpreter import Interpreter, initial_value
-from .operand import ComplexValue, VariableHandle, quantization_parameters
+from .operand import ComplexValue, VariableHandle, is_quantized, quantization_parameters
 from .reading.model import ELEMENTS, Model, Signature, Subgraph, Tensor
 
 

@@ -189,6 +189,7 @@ def prelu(call: Call) -> AnyArray:
     """Import PRELU: as LEAKY_RELU, with the slopes in input 1."""
     operand, slopes = call.input(0), call.input(1)
     if operand.is_float:
+        call.require_float(slopes)
         return np.where(operand.value >= 0, operand.value, operand.value * slopes.value)
     x, a, y = (call.per_tensor(t) for t in (operand.tensor, slopes.tensor, call.output))
     centered = call.centered(operand)

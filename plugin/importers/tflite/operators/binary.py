@@ -29,7 +29,7 @@ from ..call import Call, importer
 
 def _unquantized_operands(call: Call) -> tuple[AnyArray, AnyArray]:
     """Return the values of two operands, checked to have no scale."""
-    left, right = call.input(0), call.input(1)
+    left, right = call.alike(0, 1)
     if left.is_quantized:
         raise call.error(f"does not support {left.tensor} with a scale", UnsupportedError)
     return left.value, right.value
@@ -100,7 +100,8 @@ _OF_STORAGE: dict[str, Callable[..., AnyArray]] = {
 @importer(*_OF_STORAGE)
 def storage_function(call: Call) -> AnyArray:
     """Import logical operators, MAXIMUM and MINIMUM; LiteRT assumes equal scales."""
-    return _OF_STORAGE[call.operator.name](*(operand.value for operand in call.all_inputs()))
+    operands = call.alike(*range(len(call.inputs)))
+    return _OF_STORAGE[call.operator.name](*(operand.value for operand in operands))
 
 
 def _rescaled_operands(
@@ -123,7 +124,7 @@ def add(call: Call) -> AnyArray:
     Quantized operands are rescaled to half the greater scale with 20 (or 15) more bits, and the
     result is rounded a second time.
     """
-    left, right = call.input(0), call.input(1)
+    left, right = call.alike(0, 1)
     is_sum = call.operator.name == "ADD"
     if not left.is_quantized:
         total = left.value + right.value if is_sum else left.value - right.value
@@ -150,6 +151,10 @@ def _add_powers_of_two(call: Call, exponents: Sequence[int]) -> AnyArray:
             f"has the scales 2**{exponents[0]} and 2**{exponents[1]} for a result of "
             f"2**{exponents[2]}; expected one of them to be that, and none to be greater"
         )
+    for operand in (call.input(0), call.input(1)):
+        call.symmetric_scale(operand)  # refuses a zero point
+    if call.per_tensor(call.output).zero_point:
+        raise call.error(f"needs a zero point of 0 of {call.output}", UnsupportedError)
     x, y = (
         rounding_right_shift(convert(call.input(index).value, I32), shift)
         for index, shift in enumerate(shifts)
@@ -160,7 +165,7 @@ def _add_powers_of_two(call: Call, exponents: Sequence[int]) -> AnyArray:
 @importer("MUL")
 def multiply(call: Call) -> AnyArray:
     """Import MUL: the product of centered storage, rescaled."""
-    left, right = call.input(0), call.input(1)
+    left, right = call.alike(0, 1)
     if not left.is_quantized:
         return call.activated(left.value * right.value)
     x, y, z = (call.per_tensor(t) for t in (left.tensor, right.tensor, call.output))
@@ -175,7 +180,7 @@ def divide(call: Call) -> AnyArray:
     The dividend is first shifted to 31 bits, and the quotient is rescaled and shifted back. LiteRT
     refuses divisors of 0 at run time; here they count as 1.
     """
-    left, right = call.input(0), call.input(1)
+    left, right = call.alike(0, 1)
     if left.is_float:
         return call.activated(left.value / right.value)
     if left.tensor.quantization is None:
@@ -203,7 +208,7 @@ def divide(call: Call) -> AnyArray:
 @importer("SQUARED_DIFFERENCE")
 def squared_difference(call: Call) -> AnyArray:
     """Import SQUARED_DIFFERENCE; int8 operands get twice the greater scale with 7 more bits."""
-    left, right = call.input(0), call.input(1)
+    left, right = call.alike(0, 1)
     if not left.is_quantized:
         difference = left.value - right.value
         return difference * difference
@@ -220,7 +225,7 @@ def squared_difference(call: Call) -> AnyArray:
 def add_n(call: Call) -> AnyArray:
     """Import ADD_N: the sum of all operands."""
     total = _unquantized_operands(call)[0]
-    for operand in call.all_inputs()[1:]:
+    for operand in call.alike(*range(len(call.inputs)))[1:]:
         total = total + operand.value
     return total
 
@@ -241,7 +246,7 @@ def compare(call: Call) -> AnyArray:
 
     LiteRT assumes equal scales when it orders 16-bit operands. It rescales only by factors below 1.
     """
-    left, right = call.input(0), call.input(1)
+    left, right = call.alike(0, 1, has_result=False)
     function = _COMPARISONS[call.operator.name]
     if left.tensor.type == "BOOL":
         return function(convert(left.value, I32), convert(right.value, I32))
@@ -262,6 +267,8 @@ def compare(call: Call) -> AnyArray:
 def select(call: Call) -> AnyArray:
     """Import SELECT and SELECT_V2; a one-dimensional condition of SELECT selects rows."""
     condition, x, y = (call.input(index).value for index in range(3))
+    if call.input(0).tensor.type != "BOOL":
+        raise call.unsupported_type(call.input(0))
     if call.operator.name == "SELECT" and condition.ndim == 1 and x.ndim > 1:
         condition = condition.reshape((-1, *(1,) * (x.ndim - 1)))
     return np.where(condition, x, y)

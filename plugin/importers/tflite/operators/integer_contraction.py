@@ -99,6 +99,8 @@ class IntegerContraction:
         call, tensor = self.call, self.weights.tensor
         if not self.weights.is_constant:
             raise call.error(f"needs {tensor} to be constant, and it is computed", UnsupportedError)
+        if self.weights.is_float:
+            raise call.unsupported_type(self.weights)
         parameters = call.parameters(tensor)
         if parameters.is_per_tensor:
             is_convolution = call.operator.name != "FULLY_CONNECTED"
@@ -113,7 +115,14 @@ class IntegerContraction:
         return np.asarray(self.weights.value, np.int16)
 
     def _check_bias(self, bias: Tensor) -> None:
-        """Check the scale of a bias: like LiteRT, a per-axis one only for its number of scales."""
+        """Check type and scale of a bias: like LiteRT, a per-axis one only for its scales' number.
+
+        Raises:
+            InputError: it is not of 32 bits, or 64 with activations of 16; or has another scale.
+        """
+        known = ("INT32", "INT64") if self.activations.tensor.type == "INT16" else ("INT32",)
+        if bias.type not in known:
+            raise self.call.error(f"adds {bias} of type {bias.type}, expected {' or '.join(known)}")
         parameters = bias.quantization
         if parameters is None:
             return

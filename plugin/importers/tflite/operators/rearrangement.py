@@ -81,6 +81,8 @@ def space_to_batch(call: Call) -> AnyArray:
     count = len(blocks)
     pads = [tuple(map(int, pair)) for pair in call.constant_integers(2, count, 2)]
     rest = operand.shape[1 + count :]
+    if any(n < 0 for pair in pads for n in pair):
+        raise call.error(f"has the paddings {pads}")
     fill = call.per_tensor(call.output).zero_point if operand.is_quantized else 0
     value = np.pad(operand.value, [(0, 0), *pads, *[(0, 0)] * len(rest)], constant_values=fill)
     sizes = value.shape[1 : 1 + count]
@@ -100,6 +102,8 @@ def batch_to_space(call: Call) -> AnyArray:
     operand, blocks = call.input(0), call.constant_list(1)
     count, block_elements = len(blocks), math.prod(blocks)
     crops = [tuple(map(int, pair)) for pair in call.constant_integers(2, count, 2)]
+    if any(n < 0 for pair in crops for n in pair):
+        raise call.error(f"has the crops {crops}")
     if not block_elements or operand.shape[0] % block_elements:
         raise call.error(f"cannot make blocks of {blocks} of a batch of {operand.shape[0]}")
     sizes, rest = operand.shape[1 : 1 + count], operand.shape[1 + count :]

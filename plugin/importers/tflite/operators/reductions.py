@@ -27,7 +27,7 @@ def _axes_and_keepdims(call: Call) -> dict[str, Any]:
 @importer("SUM")
 def sum_(call: Call) -> AnyArray:
     """Import SUM; quantized sums are rescaled once."""
-    operand = call.input(0)
+    (operand,) = call.alike(0)
     reduction = _axes_and_keepdims(call)
     if not operand.is_quantized:
         return operand.value.sum(dtype=operand.value.dtype, **reduction)
@@ -40,7 +40,7 @@ def sum_(call: Call) -> AnyArray:
 @importer("MEAN")
 def mean(call: Call) -> AnyArray:
     """Import MEAN."""
-    operand = call.input(0)
+    (operand,) = call.alike(0)
     reduction = _axes_and_keepdims(call)
     count = math.prod(operand.shape[axis] for axis in reduction["axis"])
     if operand.is_float:
@@ -81,7 +81,7 @@ def reduce_product(call: Call) -> AnyArray:
 
     With `n` factors, it is rescaled by ``scale / root``, the `n`-th root of the result's scale.
     """
-    operand = call.input(0)
+    (operand,) = call.alike(0)
     reduction = _axes_and_keepdims(call)
     axes = reduction["axis"]
     if not operand.is_quantized:

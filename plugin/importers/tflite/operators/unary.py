@@ -60,7 +60,7 @@ def tabulate_storage(call: Call, function: Callable[[Array], Array], max_bits: i
 @importer("ABS")
 def absolute(call: Call) -> AnyArray:
     """Import ABS."""
-    operand = call.input(0)
+    (operand,) = call.alike(0)
     if operand.tensor.quantization is None:
         return np.abs(operand.value)
     x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
@@ -73,7 +73,7 @@ def absolute(call: Call) -> AnyArray:
 @importer("NEG")
 def negate(call: Call) -> AnyArray:
     """Import NEG; storage must have zero points of 0."""
-    operand = call.input(0)
+    (operand,) = call.alike(0)
     parameters = operand.tensor.quantization
     if parameters is not None and (
         parameters.zero_point or call.per_tensor(call.output).zero_point
