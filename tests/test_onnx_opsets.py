@@ -186,6 +186,32 @@ def test_integers_are_not_rounded_in_another_type() -> None:
     np.testing.assert_array_equal(actual, np.clip(np.rint(quotients) + 3, 0, 255))
 
 
+@pytest.mark.parametrize(
+    ("scale_type", "type_"),
+    [("FLOAT16", "BFLOAT16"), ("BFLOAT16", "FLOAT16"), ("FLOAT", "FLOAT16")],
+)
+def test_a_product_is_rounded_once(scale_type: str, type_: str) -> None:
+    """A scale of 16 bits has numbers that the other type of 16 bits has not."""
+    scale = np.asarray(9.91).astype(FLOATS[scale_type])
+    nodes = [node("DequantizeLinear", ["x", "s"], ["y"], output_dtype=getattr(TensorProto, type_))]
+    constants = [numpy_helper.from_array(scale, "s")]
+    x = np.random.default_rng(0).integers(-3000, 3000, 200).astype(np.int32)
+    proto = written(nodes, ("INT32", (200,)), (type_, (200,)), constants, NEWEST)
+    (actual,) = computed(proto, None, x)
+    expected = (x * float(scale)).astype(FLOATS[type_])
+    np.testing.assert_array_equal(actual.view(np.uint16), expected.view(np.uint16))
+
+
+@pytest.mark.parametrize(("type_", "code"), [("FLOAT8E4M3FN", 0x80), ("FLOAT4E2M1", 0)])
+def test_negative_zeros_beside_a_zero_point(type_: str, code: int) -> None:
+    """`onnx.reference` and ONNX Runtime add no zero point of 0 to 8 bits."""
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["y"])]
+    constants = [tensor("s", "FLOAT", 0.5), tensor("z", type_, 0.0)]
+    proto = written(nodes, ("FLOAT", (2,)), (type_, (2,)), constants, NEWEST)
+    (actual,) = computed(proto, None, np.float32([-0.0, 0.0]))
+    assert actual.tolist() == [code, 0]
+
+
 @pytest.mark.parametrize("opset", VERSIONS)
 def test_other_operators_at_each_version(opset: int) -> None:
     """MatMulInteger, QLinearMatMul and DynamicQuantizeLinear do not change; Cast comes first."""

@@ -191,7 +191,11 @@ def _output_type(call: Call) -> str:
 
 
 def _quantized_to_small_float(call: Call, type_: str) -> Operand:
-    """Quantize to floats of 4 or 8 bits; a zero point of 0 makes a negative zero positive."""
+    """Quantize to floats of 4 or 8 bits.
+
+    A zero point of 0 makes a negative zero of 4 bits positive, and none of 8 bits, as in
+    `onnx.reference` and ONNX Runtime.
+    """
     operand, small = call.input(0), SMALL_FLOATS[type_]
     if isinstance(small, PowerOfTwo):
         raise call.unsupported(f"to {type_} is not lowered")
@@ -207,7 +211,9 @@ def _quantized_to_small_float(call: Call, type_: str) -> Operand:
     quotient = real / convert(convert(scales, precision), F32)
     quotient = convert(convert(quotient, precision), F32)
     if call.optional(2) is not None:
-        quotient = quotient + small.decode(parameter(2), np.float32)
+        zero_points = small.decode(parameter(2), np.float32)
+        is_ignored = is_known(zero_points) and not np.any(zero_points) and "FLOAT8" in type_
+        quotient = quotient if is_ignored else quotient + zero_points
     return Operand(type_, small.encode(quotient, bool(call.attribute("saturate", 1))))
 
 
@@ -243,9 +249,10 @@ def dequantize_linear(call: Call) -> ExpressedValue:
     zero_operand = call.optional(2)
     if zero_operand is not None and zero_operand.type != operand.type:
         raise call.error(f"has zero points of {zero_operand.type} for {operand.type}")
-    if np.dtype(target).itemsize < np.dtype(scales.dtype).itemsize:  # the product is rounded once
+    if target not in (scales.dtype, np.float32):  # the product is rounded once
         call.with_floats(f"its scales are {scales.dtype.name}, and its result {target.name}")
-        quantized_ = Quantized(operand.value, operand.type, scales, zero_points, sizes)
+        wide = convert(scales, F32)
+        quantized_ = Quantized(operand.value, operand.type, wide, zero_points, sizes)
         return convert(quantized_.dequantize(call.graph.lift), ElementType.of_dtype(target))
     return Quantized(operand.value, operand.type, scales.astype(target), zero_points, sizes)
 
