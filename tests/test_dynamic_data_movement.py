@@ -280,7 +280,7 @@ def test_reversals(device: Device, device_name: str, element: str, name: str) ->
 
 SUMS = """
 func.func @main(%x: tensor<SHAPExi8>) -> (tensor<RESULTi32>, tensor<SHAPExi8>) {
-  %z = stablehlo.constant dense<0> : tensor<i32>
+  %z = stablehlo.constant dense<7> : tensor<i32>
   %n = stablehlo.negate %x : tensor<SHAPExi8>
   %w = stablehlo.convert %n : (tensor<SHAPExi8>) -> tensor<SHAPExi32>
   %s = stablehlo.reduce(%w init: %z) applies stablehlo.add across dimensions = AXES
@@ -305,5 +305,5 @@ def test_reductions_of_tensors_with_other_uses(
         extents = [size + 2 * a if n == "?" else int(n) for a, n in enumerate(shape.split("x"))]
         x = random(extents, "i8")
         totals, negated = function(x)
-        np.testing.assert_array_equal(totals, -x.astype(np.int32).sum(axes))
+        np.testing.assert_array_equal(totals, 7 - x.astype(np.int32).sum(axes))
         np.testing.assert_array_equal(negated, -x)

@@ -8,12 +8,15 @@ Test: `test_neighboring_axes_still_get_the_size_of_another` in tests/test_iree_l
 
 Axes are reduced one by one where several sizes are dynamic::
 
-    %r = stablehlo.reduce(%x init: %zero) ... across dimensions = [1, 2] : tensor<?x2x?xi32>
+    %r = stablehlo.reduce(%x init: %start) ... across dimensions = [1, 2] : tensor<?x2x?xi32>
 
 becomes ::
 
     %s = stablehlo.reduce(%x init: %zero) ... across dimensions = [2] : tensor<?x2x?xi32>
-    %r = stablehlo.reduce(%s init: %zero) ... across dimensions = [1] : tensor<?x2xi32>
+    %r = stablehlo.reduce(%s init: %start) ... across dimensions = [1] : tensor<?x2xi32>
+
+The initial value of a sum or a product counts once, as in StableHLO's interpreter: the first
+reductions start from the neutral element.
 
 Source: StableHLO specification, ``reduce``: the order of evaluation, and the number of uses of the
 initial value, are implementation-defined.
@@ -21,9 +24,9 @@ initial value, are implementation-defined.
 
 from __future__ import annotations
 
-from ...core._mlir import Operation
-from ...emit import linalg
-from ...emit.operation import dynamic_extents, integers, with_shape
+from ...core._mlir import Operation, Value, ir
+from ...emit import linalg, stablehlo
+from ...emit.operation import dynamic_extents, integers, splat, with_shape
 from ..base import NoMatch, Replacement
 from .loop_nests import with_copied_body
 
@@ -42,6 +45,21 @@ def reduce_axis_by_axis(op: Operation) -> Replacement:
         del shape[axis]
         types = [with_shape(value.type, shape) for value in values]
         dimensions = {"dimensions": integers([axis])}
-        values = list(with_copied_body(op, [*values, *starts], types, dimensions).results)
+        own = starts if axis == axes[0] else _neutral_starts(op, starts)
+        values = list(with_copied_body(op, [*values, *own], types, dimensions).results)
     results = zip(values, op.results, strict=True)
     return [linalg.cast(value, result.type) for value, result in results]
+
+
+def _neutral_starts(op: Operation, starts: list[Value]) -> list[Value]:
+    """Return the neutral element of a sum or a product; else the initial values."""
+    body = op.regions[0].blocks[0].operations
+    name, element = body[0].operation.name, starts[0].type.element_type
+    is_float = isinstance(element, ir.FloatType)
+    if len(body) != 2 or not (is_float or isinstance(element, ir.IntegerType)):
+        return starts
+    if name == "stablehlo.add":
+        return [stablehlo.constant_of(splat(-0.0 if is_float else 0, starts[0].type))]
+    if name == "stablehlo.multiply":
+        return [stablehlo.constant_of(splat(1, starts[0].type))]
+    return starts
