@@ -100,6 +100,23 @@ def with_function() -> onnx.ModelProto:
     return proto
 
 
+def test_defaults_of_a_function_are_not_those_of_its_operators() -> None:
+    """A call states only attributes that differ from the defaults of the function."""
+    inner = node("LeakyRelu", ["a"], ["b"])
+    alpha = inner.attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT)
+    alpha.ref_attr_name = "slope"
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    default = [onnx.helper.make_attribute("slope", 0.5)]
+    function = onnx.helper.make_function("own", "F", ["a"], ["b"], [inner], opsets, [], default)
+    calls = [node("own.F", ["x"], ["y"]), node("own.F", ["x"], ["z"], slope=0.25)]
+    floats = ("FLOAT", (2,))
+    proto = model(calls, {"x": floats}, {"y": floats, "z": floats}, {})
+    proto.functions.append(function)
+    proto.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    y, z = computed(proto, None, np.float32([-4, 3]))
+    assert (y.tolist(), z.tolist()) == ([-2, 3], [-1, 3])
+
+
 def remainder(opset: int) -> onnx.ModelProto:
     """Mod of floats without ``fmod``."""
     floats = ("FLOAT", (2,))

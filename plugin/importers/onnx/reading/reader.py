@@ -160,6 +160,7 @@ class _ModelReader(TensorReader):
                     "each runtime choose which of both a node means; give the function another "
                     "name or domain"
                 )
+        _state_defaults(proto)
         try:
             return inliner.inline_local_functions(proto)
         except Exception as error:  # whatever its C++ raises: the functions are the file's
@@ -304,6 +305,16 @@ def _without_graphs(node: Any) -> Any:
     return copy
 
 
+def _nodes(graph: Any) -> Iterator[Any]:
+    """Return the nodes of a graph or a function, and those of their graphs."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            own = (attribute.g,) if attribute.HasField("g") else ()
+            for inner in (*own, *attribute.graphs):
+                yield from _nodes(inner)
+
+
 def _tensors(graph: Any) -> Iterator[Any]:
     """Return the tensors of a graph or a function: constants, those of nodes and their graphs."""
     yield from getattr(graph, "initializer", ())
@@ -312,11 +323,25 @@ def _tensors(graph: Any) -> Iterator[Any]:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
-            graphs = (
-                (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
-            )
-            for inner in graphs:
+            own = (attribute.g,) if attribute.HasField("g") else ()
+            for inner in (*own, *attribute.graphs):
                 yield from _tensors(inner)
+
+
+def _state_defaults(proto: Any) -> None:
+    """Add the default attributes of functions to the nodes that call them.
+
+    `onnx.inliner` 1.23 leaves them out: the operators inside get their own defaults.
+    """
+    defaults = {
+        (_domain(each.domain), each.name, each.overload): each.attribute_proto
+        for each in proto.functions
+    }
+    for body in (proto.graph, *proto.functions):
+        for node in _nodes(body):
+            own = {each.name for each in node.attribute}
+            key = (_domain(node.domain), node.op_type, node.overload)
+            node.attribute.extend([each for each in defaults.get(key, ()) if each.name not in own])
 
 
 def _domain(domain: str) -> str:
