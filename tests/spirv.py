@@ -21,6 +21,7 @@ _ENTRY_POINT, _EXECUTION_MODE, _CONSTANT, _COMPOSITE, _VARIABLE = 15, 16, 43, 44
 _LOAD, _STORE, _ACCESS_CHAINS, _DECORATE, _EXTRACT = 61, 62, (65, 66), 71, 81
 _ADD, _SUBTRACT, _MULTIPLY, _PHI, _BARRIER = 128, 130, 132, 245, 224
 _LOCAL_SIZE, _BUILT_IN, _LOCAL_INVOCATION_ID, _WORKGROUP = 17, 11, 27, 4
+_TYPE_ARRAY, _TYPE_STRUCT, _TYPE_POINTER, _FUNCTION = 28, 30, 32, 7
 _NO_CONTRACTION, _HAS_NAN = 42, (4461, 32)
 _ROUNDED = frozenset((127, 129, 131, 133, 136, 142, 148))
 """``OpFNegate``, ``OpFAdd``, ``OpFSub``, ``OpFMul``, ``OpFDiv``, with a scalar, ``OpDot``."""
@@ -33,6 +34,18 @@ _Terms: TypeAlias = dict[object, int]
 def races(executable: bytes) -> list[str]:
     """Return the entry points with cross-thread reads without a barrier."""
     return [shader.name for shader in map(_Shader, _modules(executable)) if shader.races()]
+
+
+def private_arrays(executable: bytes) -> int:
+    """Return the number of types of arrays that each invocation has for itself."""
+    count = 0
+    for words in _modules(executable):
+        module = _instructions(words)
+        arrays = {each[0] for each in module[_TYPE_ARRAY]}
+        arrays |= {each[0] for each in module[_TYPE_STRUCT] if not arrays.isdisjoint(each[1:])}
+        pointers = module[_TYPE_POINTER]
+        count += sum(each[1] == _FUNCTION and each[2] in arrays for each in pointers)
+    return count
 
 
 def writes_tables(executable: bytes) -> list[str]:

@@ -19,6 +19,7 @@ from bare_iree import FIXED, compile_bare, compile_without_barriers, without_bar
 from block_programs import tensor
 from devices import ON_VULKAN, run
 from programs import one_operation
+from spirv import private_arrays
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
@@ -286,6 +287,27 @@ def test_rows_with_two_results_are_still_refused_without_barriers() -> None:
     assert b"failed to legalize operation 'arith.constant'" in caught.value.stderr, (
         FIXED + "has_several_results from iree_workarounds/multi_result_dispatches.py"
     )
+
+
+RESIDUAL_NORM = """
+func.func @main(%x: tensor<16x640xf32>, %y: tensor<16x640xf32>)
+    -> (tensor<16x640xf32>, tensor<16x640xf32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %h = stablehlo.add %x, %y : tensor<16x640xf32>
+  %square = stablehlo.multiply %h, %h : tensor<16x640xf32>
+  %sum = stablehlo.reduce(%square init: %zero) applies stablehlo.add across dimensions = [1]
+      : (tensor<16x640xf32>, tensor<f32>) -> tensor<16xf32>
+  %root = stablehlo.rsqrt %sum : tensor<16xf32>
+  %rows = stablehlo.broadcast_in_dim %root, dims = [0] : (tensor<16xf32>) -> tensor<16x640xf32>
+  %normal = stablehlo.multiply %h, %rows : tensor<16x640xf32>
+  return %h, %normal : tensor<16x640xf32>, tensor<16x640xf32>
+}"""
+
+
+def test_rows_that_are_read_twice_take_no_private_memory() -> None:
+    """NVIDIA's driver refuses shaders with the private memory that IREE gives them."""
+    assert private_arrays(compile_to_bytes(RESIDUAL_NORM, CompileOptions("vulkan"))) == 0
+    assert private_arrays(compile_without_barriers(RESIDUAL_NORM)) > 0
 
 
 def test_a_chain_is_not_walked_for_each_of_its_operations(monkeypatch: pytest.MonkeyPatch) -> None:

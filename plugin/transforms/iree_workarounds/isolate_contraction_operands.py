@@ -16,7 +16,8 @@ separate
   for each other before others reduce.
 * every reduction, and every loop in another order, whose threads read elements of other threads,
   before or after it: `cross_thread_reads`.
-* tensors in dispatches with several results that IREE refuses: `multi_result_dispatches`.
+* tensors in dispatches with several results, which IREE refuses or gives private memory:
+  `multi_result_dispatches`.
 
 The last two depend on the number of users. IREE merges equal computations, so this pass runs
 ``cse`` first. IREE also inlines functions; so does ``inline``, which runs before, because IREE does
@@ -63,7 +64,11 @@ from .cross_thread_reads import (
     reduction_loops,
 )
 from .loop_order import order_loops, swap_last_axes, write_fill
-from .multi_result_dispatches import has_several_results, inserts_one_of_several
+from .multi_result_dispatches import (
+    has_several_results,
+    inserts_one_of_several,
+    values_read_elsewhere,
+)
 
 _LINALG_PREFIXES = tuple(
     f"linalg.{prefix}"
@@ -114,6 +119,9 @@ class IsolateContractionOperands(ModulePass):
                 _isolate(op, [0], op.parent.operation)
             if _contracts(op) or is_reduction(op):
                 by_rows = not _contracts(op) and is_row_reduction(op)
+                for value in values_read_elsewhere(op, _inputs(op)) if by_rows else ():
+                    with ir.InsertionPoint.after(value.owner.operation), op.location:
+                        replace_uses(value, linalg.in_separate_dispatch)
                 isolated = [
                     value
                     for value in op.results

@@ -21,9 +21,20 @@ It refuses
 
 This depends on sizes and on the fused operations. The reduction, or the written tensor, gets a
 dispatch of its own.
+
+Symptom: "VK_ERROR_UNKNOWN", "NVVM compilation failed" where an executable is loaded.
+Cause: IREE 3.13 fuses a reduction of rows with the loop that computes its operand. If others read
+this operand too, as a norm and a softmax do, each invocation has all rows of a workgroup in memory
+of its own: 20 KiB for 8 x 640, for which NVIDIA's driver 580 refuses the shader.
+Test: `test_rows_that_are_read_twice_take_no_private_memory` in tests/test_cross_thread_reads.py.
+
+The operand gets a dispatch of its own.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 from ...core._mlir import Operation, Value, ir
 from ...emit.operation import all_producers
@@ -38,6 +49,11 @@ _INSERTED_OPERANDS = {
 }
 """Number of the operand that an operation writes into another tensor."""
 
+_MAX_PRIVATE_ROW = 64
+"""Elements of a row that stay in the memory of an invocation, 2 KiB with eight rows of f32.
+
+NVIDIA's driver 580 refuses 640. The softmax of a short row takes one dispatch less.
+"""
 _CARRYING_TERMINATORS = ("scf.condition", "scf.yield", "stablehlo.return")
 
 
@@ -60,6 +76,46 @@ def has_several_results(value: Value) -> bool:
         leaving += any(not is_fusible(user) for user in users)
         pending += [v for user in users if is_fusible(user) for v in user.results]
     return leaving > 1
+
+
+def values_read_elsewhere(op: Operation, inputs: Sequence[Value]) -> list[Value]:
+    """Return values that are fused into a reduction, from its inputs on, and that others read.
+
+    None where rows are short. Not those that a loop or branch carries, as for
+    `has_several_results`, and none of dynamic size, for which a call would wait behind the barrier.
+    """
+    if _row_size(op) <= _MAX_PRIVATE_ROW:
+        return []
+    fused, pending = {op}, list(inputs)
+    while pending:
+        producer = producer_of(pending.pop())
+        if producer is not None and producer not in fused and is_fusible(producer):
+            fused.add(producer)
+            pending += producer.operands
+    shared: dict[Value, None] = {}
+    pending = list(inputs)
+    while pending:
+        value = pending.pop()
+        producer = producer_of(value)
+        if producer not in fused or value in shared:
+            continue
+        users = {use.owner.operation for use in value.uses}
+        if users <= fused:
+            pending += producer.operands
+        elif value.type.has_static_shape and not any(
+            user.name in _CARRYING_TERMINATORS for user in users
+        ):
+            shared[value] = None
+    return list(shared)
+
+
+def _row_size(op: Operation) -> int:
+    """The elements that a reduction of rows combines to one; 0 where that is dynamic."""
+    types = op.operands[0].type, op.results[0].type
+    if not all(type_.has_static_shape for type_ in types):
+        return 0
+    size, count = (math.prod(map(int, type_.shape)) for type_ in types)
+    return size // max(1, count)
 
 
 def inserts_one_of_several(op: Operation) -> int | None:

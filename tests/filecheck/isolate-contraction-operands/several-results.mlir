@@ -27,6 +27,23 @@ func.func @softmax(%x: tensor<8x64xf32>, %zero: tensor<f32>) -> tensor<8x64xf32>
   return %6 : tensor<8x64xf32>
 }
 
+// Longer rows that a sum and others read: each invocation would have a copy.
+// CHECK-LABEL: func.func @long_softmax(
+// CHECK: %[[EXP:.+]] = stablehlo.exponential
+// CHECK: %[[APART:.+]] = "iree_tensor_ext.compute_barrier.start"(%[[EXP]])
+// CHECK: stablehlo.reduce(%[[APART]]
+// CHECK: stablehlo.divide %[[APART]]
+func.func @long_softmax(%x: tensor<8x640xf32>, %zero: tensor<f32>) -> tensor<8x640xf32> {
+  %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.maximum across dimensions = [1] : (tensor<8x640xf32>, tensor<f32>) -> tensor<8xf32>
+  %1 = stablehlo.broadcast_in_dim %0, dims = [0] : (tensor<8xf32>) -> tensor<8x640xf32>
+  %2 = stablehlo.subtract %x, %1 : tensor<8x640xf32>
+  %3 = stablehlo.exponential %2 : tensor<8x640xf32>
+  %4 = stablehlo.reduce(%3 init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<8x640xf32>, tensor<f32>) -> tensor<8xf32>
+  %5 = stablehlo.broadcast_in_dim %4, dims = [0] : (tensor<8xf32>) -> tensor<8x640xf32>
+  %6 = stablehlo.divide %3, %5 : tensor<8x640xf32>
+  return %6 : tensor<8x640xf32>
+}
+
 // A result that is written into another tensor, and one that is not.
 // CHECK-LABEL: func.func @padded(
 // CHECK: %[[SUM:.+]] = stablehlo.add
