@@ -13,9 +13,6 @@ may be dynamic. It runs once for each *workgroup*, in any order::
 A call is a ``flow.dispatch`` of an executable::
 
     %y = flow.dispatch @block_product::@block_product(%x) : (tensor<4xf32>) -> tensor<4xf32>
-
-IREE 3.13 reserves workgroups for a thread one at a time, or eight at a time where there are eight
-for each thread (``iree_hal_cmd_dispatch_tiles_per_reservation``): see `items_per_workgroup`.
 """
 
 from __future__ import annotations
@@ -51,26 +48,20 @@ _GPU_TRANSLATION = (
     "workgroup_size = [{}, 1, 1]>"
 )
 """IREE's pipeline of GPU kernels: it only distributes the loop over a workgroup's threads."""
-_WORKGROUPS_PER_RESERVATION = 8
-"""Workgroups of one reservation of IREE 3.13's executor, where there are eight for each thread."""
-MAX_LARGE_WORKGROUPS = 2 * _WORKGROUPS_PER_RESERVATION - 1
-"""Up to this count, two threads reserve workgroups one at a time.
-
-Of 16 workgroups each of two threads would reserve half, and the thread that wakes up first would
-wait for the other.
-"""
-_MIN_SMALL_WORKGROUPS = 16 * _WORKGROUPS_PER_RESERVATION
-"""With this count or more, workgroups are reserved eight at a time, in 16 reservations."""
-_MIN_MACS_PER_SMALL_WORKGROUP = 1 << 16
-"""A small workgroup has at least this many int8 MACs; reserving it takes 0.1 us."""
+MAX_WORKGROUPS = 512
+"""Kernels of equal workgroups have about as many at most: 64 threads then share them evenly."""
+_MIN_MACS_PER_WORKGROUP = 1 << 15
+"""A workgroup has at least this many int8 MACs, where it may have several items."""
 _MIN_MACS_TO_SHARE = 1 << 19
 """A kernel with fewer int8 MACs has one workgroup for each tile."""
-_MACS_PER_WORKGROUP_START = 1 << 15
+MACS_PER_WORKGROUP_START = 1 << 15
 """Starting a workgroup takes as long as this many int8 MACs: 0.1 us with two threads (Zen 4)."""
 _HALO_WEIGHT = 4
 """Halo recomputation counts this many times as much as threads that wait."""
-_WORKGROUP_MULTIPLE = 4
-"""Counts of this size or more are rounded down to a multiple, which 2 or 4 threads share evenly."""
+_WORKGROUP_MULTIPLE = 16
+"""Counts of this size or more are rounded to a multiple: 2, 4, 8 or 16 threads share it evenly."""
+_MAX_WORKGROUPS_ROUNDED_DOWN = 8
+"""Few workgroups are rounded down, as each start then takes a larger part of the time."""
 
 
 @dataclass(frozen=True)
@@ -192,21 +183,18 @@ def _emit_function(kernel: Kernel, arguments: list[Value]) -> None:
 
 
 def items_per_workgroup(items: int, macs: int, calls: int = 1) -> int:
-    """Return a workgroup's items: at most 15 workgroups or at least 128, as IREE reserves 8.
-
-    There are `MAX_LARGE_WORKGROUPS` or fewer, or `_MIN_SMALL_WORKGROUPS` or more of them.
+    """Return a workgroup's items: as few as are worth its start, for many threads to share.
 
     Args:
         macs: the int8 MACs that take about as long as an item.
         calls: the workgroups are multiplied by this number.
     """
-    small = items * calls // _MIN_SMALL_WORKGROUPS
-    if small * macs >= _MIN_MACS_PER_SMALL_WORKGROUP:
-        return small
-    return -(-items // max(1, MAX_LARGE_WORKGROUPS // calls))
+    return max(-(-_MIN_MACS_PER_WORKGROUP // macs), items * calls // MAX_WORKGROUPS, 1)
 
 
-def workgroups_per_tile(macs: int, tiles: int = 1, halo_macs: int = 0) -> int:
+def workgroups_per_tile(
+    macs: int, tiles: int = 1, halo_macs: int = 0, start_macs: int = MACS_PER_WORKGROUP_START
+) -> int:
     """Return the number of workgroups that share the output pixels of each weight tile.
 
     With ``n`` workgroups that each cost a time ``c``, threads wait for the last one for up to
@@ -215,14 +203,17 @@ def workgroups_per_tile(macs: int, tiles: int = 1, halo_macs: int = 0) -> int:
     Args:
         macs: the int8 MACs of all tiles.
         halo_macs: the int8 MACs that take as long as the halo that each workgroup recomputes.
+        start_macs: the int8 MACs that take as long as the start of a workgroup.
     """
     if macs < _MIN_MACS_TO_SHARE:
         return 1
-    workgroups = math.isqrt(macs // (_MACS_PER_WORKGROUP_START + _HALO_WEIGHT * halo_macs))
-    share = max(1, workgroups // tiles)
+    workgroups = math.isqrt(macs // (start_macs + _HALO_WEIGHT * halo_macs))
+    share = max(1, (workgroups + tiles // 2) // tiles)
     multiple = _WORKGROUP_MULTIPLE // math.gcd(tiles, _WORKGROUP_MULTIPLE)
     while multiple > share:
         multiple //= 2
+    if share * tiles > _MAX_WORKGROUPS_ROUNDED_DOWN:
+        share += multiple // 2
     return share // multiple * multiple
 
 

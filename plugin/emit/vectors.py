@@ -308,7 +308,7 @@ def workgroup_id(axis: int) -> Value:
 
 
 def workgroup_range(
-    workgroup: ArrayLike, workgroups: int, items: int
+    workgroup: ArrayLike, workgroups: int, items: int | ArrayLike
 ) -> tuple[ArrayLike, ArrayLike]:
     """The range ``[first, end)`` of a workgroup's items; sizes of ranges differ by 1 at most."""
     first, end = (quotient(number * items, workgroups) for number in (workgroup, workgroup + 1))

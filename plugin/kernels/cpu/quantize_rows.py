@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
-from ...emit.kernel import MAX_LARGE_WORKGROUPS, Binding, Kernel
+from ...emit.kernel import Binding, Kernel, items_per_workgroup
 from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
@@ -24,6 +24,7 @@ from ...emit.vectors import (
     reduce_lanes,
     store,
     store_element,
+    workgroup_range,
 )
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.block_contraction import activation_scale
@@ -36,8 +37,8 @@ _MAGNITUDE_MASK = 0x7FFFFFFF
 """The mask clears the sign bit of an f32."""
 _MAX_UNROLL = 8
 """Up to this many vectors of a block are unrolled; longer blocks are a loop."""
-_MIN_ROWS_PER_WORKGROUP = 8
-"""128 rows of 2048 take a thread 0.3 ms, which is a tenth of their GEMM."""
+_DYNAMIC_WORKGROUPS = 16
+"""Workgroups where M is dynamic; with few rows some of them have none."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,14 @@ class QuantizeRows:
             Binding((None, self.row_bytes or self.k), I8),
             Binding((None, 2 * (self.k // self.block_size)), I32),
         ]
-        workgroups = 1 if self.m is None else -(-self.m // self._rows_per_workgroup)
         macs = None if self.m is None else _INT8_MACS_PER_ELEMENT * self.m * self.k
-        return Kernel("round_rows", bindings, workgroups, self._body, self.m, macs=macs)
+        return Kernel("round_rows", bindings, self._workgroups, self._body, self.m, macs=macs)
 
     @property
-    def _rows_per_workgroup(self) -> int:
-        """The rows of a workgroup where M is static."""
-        return max(_MIN_ROWS_PER_WORKGROUP, -(-(self.m or 0) // MAX_LARGE_WORKGROUPS))
+    def _workgroups(self) -> int:
+        if self.m is None:
+            return _DYNAMIC_WORKGROUPS
+        return -(-self.m // items_per_workgroup(self.m, _INT8_MACS_PER_ELEMENT * self.k))
 
     def _body(self, memories: Sequence[Value], workgroup: Value, rows: Extent) -> None:
         activations, integers, block_words = memories
@@ -115,14 +116,12 @@ class QuantizeRows:
         def quantize_row(row: Value) -> None:
             loop(0, self.k // self.block_size, 1, lambda block: quantize_block(row, block))
 
-        if self.m is None or self.m <= self._rows_per_workgroup:
+        if self._workgroups == 1:
             loop(0, rows, 1, quantize_row)
             return
-        start = scalar(workgroup) * self._rows_per_workgroup
-        end = start + self._rows_per_workgroup
-        if self.m % self._rows_per_workgroup:
-            end = np.minimum(end, self.m)
-        loop(start.value, end.value, 1, quantize_row)
+        count = rows if isinstance(rows, int) else scalar(rows)
+        first, end = workgroup_range(scalar(workgroup), self._workgroups, count)
+        loop(first.value, end.value, 1, quantize_row)
 
     def _reduce(
         self,

@@ -15,7 +15,7 @@ from ...core._mlir import Value, ir
 from ...emit import ArrayLike, tensor
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import is_invariant
-from ...emit.kernel import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
+from ...emit.kernel import MAX_WORKGROUPS, KernelTable, workgroups_per_tile
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.trace import traced
 from ...numerics.array_functions import convert
@@ -32,8 +32,8 @@ from ..pack.packed_weight import Tiles
 from .match_failure import MatchFailure
 from .match_int8 import Int8Match
 
-_MIN_MACS_PER_AMX_WORKGROUP = 1 << 24
-"""A workgroup of an AMX kernel has at least this many MACs."""
+_MACS_PER_AMX_WORKGROUP_START = 1 << 19
+"""The start and the last epilogue of an AMX workgroup take as long as this many MACs."""
 _AMX_EPILOGUE_MACS = 1 << 8
 """The epilogue of an accumulator takes AMX kernels as long as this number of MACs."""
 _MAX_CACHED_WEIGHT_BYTES = 1 << 18
@@ -145,7 +145,7 @@ class _Int8Call:
         vectors = target.vectors_per_tile(n, target.max_vectors_blockwise)
         tiles = Tiles(8, 4, n, runs.depth, target.lanes, vectors)
         macs = geometry.output_pixels * n * (runs.depth + _AMX_EPILOGUE_MACS)
-        workgroups = max(1, min(MAX_LARGE_WORKGROUPS, macs // _MIN_MACS_PER_AMX_WORKGROUP))
+        workgroups = workgroups_per_tile(macs, start_macs=_MACS_PER_AMX_WORKGROUP_START)
         kernel = AmxGemm(
             tiles,
             self.target,
@@ -287,7 +287,7 @@ class _Int8Call:
             return activations
         kernel = self._pad_copy(channel_padding, is_converted=is_converted)
         size = math.prod(kernel.padded_shape)
-        workgroups = max(1, min(MAX_LARGE_WORKGROUPS, size // _BYTES_PER_COPY_WORKGROUP))
+        workgroups = max(1, min(MAX_WORKGROUPS, size // _BYTES_PER_COPY_WORKGROUP))
         kernel = replace(kernel, workgroups=workgroups)
         result = tensor_type([size], mlir_type(element if is_converted else I8))
         [value] = self.kernels.call(kernel.key, kernel.kernel(), [activations], [result], 0)

@@ -16,7 +16,7 @@ from ...core._mlir import Operation, Value, ir
 from ...emit import ArrayLike
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import constant_elements, is_constant
-from ...emit.kernel import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
+from ...emit.kernel import MAX_WORKGROUPS, KernelTable, workgroups_per_tile
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.parameters import ModuleGlobals
 from ...emit.trace import traced
@@ -211,7 +211,7 @@ def _activations(
         images, *match.axes(), channels, 0, match.padding_value, target, False, 1, element=F32
     )
     size = math.prod(copy.padded_shape)
-    workgroups = max(1, min(MAX_LARGE_WORKGROUPS, size // _ELEMENTS_PER_COPY_WORKGROUP))
+    workgroups = max(1, min(MAX_WORKGROUPS, size // _ELEMENTS_PER_COPY_WORKGROUP))
     copy = replace(copy, workgroups=workgroups)
     result = tensor_type([size], mlir_type(F32))
     [value] = kernels.call(copy.key, copy.kernel(), [flat], [result], 0)
