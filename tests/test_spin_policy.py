@@ -11,20 +11,20 @@ def test_workers_are_not_woken_in_vain_repeatedly() -> None:
     policy, now, woken = _SpinPolicy(), 0, 0
     for _ in range(1000):  # a call every 10 ms, which ends before workers wake
         now += 10 * MS
-        if policy.should_wake(now):
-            woken += 1
-            policy.record_wake_up(now + MS, was_vain=True)
+        woken += policy.should_wake(now, 5)
     assert 90 <= woken < 110
-    now += 10 * MS
-    assert [policy.should_wake(now), policy.should_wake(now + MS // 2)] == [False, True]
-    policy.record_wake_up(now + MS, was_vain=False)
-    assert all(policy.should_wake(now + n * 10 * MS) for n in range(1, 100))
+    while policy.should_wake(now, 5):
+        now += 10 * MS
+    assert not policy.should_wake(now + 10 * MS, 5)
+    assert policy.should_wake(now + 10 * MS + MS // 2, 5)
+    assert all(policy.should_wake(now + n * 10 * MS, 5 + n) for n in range(2, 100))
 
 
 def test_workers_spin_less_after_long_parking() -> None:
-    policy = _SpinPolicy()
+    policy, now = _SpinPolicy(), 0
     eighths_of_ms = []
     for slept in (5 * MS, 20 * MS, 20 * MS, 20 * MS, 20 * MS, 5 * MS, MS // 2, MS // 2, 0, 0):
-        policy.record_parking(slept)
+        now += slept
+        policy.should_wake(now, now)
         eighths_of_ms.append(policy.spin_nanoseconds * 8 // MS)
     assert eighths_of_ms == [8, 4, 2, 1, 1, 1, 2, 4, 8, 8]

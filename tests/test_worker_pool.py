@@ -79,7 +79,7 @@ def pool(threads: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool
 
 
 def wait_until_parked(pool: WorkerPool) -> None:
-    while len(pool.parked) < THREADS - 1:
+    while pool.parked < THREADS - 1:
         time.sleep(0.001)
 
 
@@ -99,6 +99,29 @@ def test_each_workgroup_is_done_once(pool: WorkerPool, program: bytes) -> None:
         pool.wake_all()
         np.testing.assert_array_equal(executable.main(x, w), call * (x @ w))
     assert pool.computed_workgroups > 0
+
+
+def test_64_threads(threads: bytes, integers: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are those of one thread, for two callers at once, and workers that are woken."""
+    count = 64
+    workers = WorkerPool(count, threads)
+    monkeypatch.setattr(WorkerPool, "of", staticmethod(lambda count, program: workers))
+    executable = Executable(integers, threads=count)
+    rng = np.random.default_rng(5)
+    x, w = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((128, 512), (512, 256)))
+
+    def call(number: int) -> None:
+        for _ in range(30):
+            np.testing.assert_array_equal(executable.main(x + number, w), expected[number])
+
+    expected = [(x + number).astype(np.int32) @ w.astype(np.int32) for number in range(2)]
+    for _ in range(2):
+        with ThreadPoolExecutor(2) as callers:
+            list(callers.map(call, range(2)))  # raises their errors
+        while workers.parked < count - 1:
+            time.sleep(0.001)
+    workers.stop()
+    assert not any(thread.is_alive() for thread in workers._threads)
 
 
 def test_callers_at_once(pool: WorkerPool, integers: bytes) -> None:
@@ -216,12 +239,13 @@ def test_small_programs_have_no_pool() -> None:
 
 def test_workers_spin_while_a_single_workgroup_runs(pool: WorkerPool) -> None:
     pool._control_block[WORDS["single"]] = 1
-    while len(pool.parked) < THREADS - 1 and pool._control_block[WORDS["single"]]:
-        threading.Event().wait(0.02)  # workers that looked before
+    threading.Event().wait(0.05)  # workers that looked before
+    while pool.parked:
         pool.wake_all()
-        threading.Event().wait(0.05)
-        assert not pool.parked
-        pool._control_block[WORDS["single"]] = 0
+        threading.Event().wait(0.001)
+    threading.Event().wait(0.05)
+    assert not pool.parked
+    pool._control_block[WORDS["single"]] = 0
     wait_until_parked(pool)
 
 
@@ -321,21 +345,18 @@ def test_workgroups_of_a_grid(pool: WorkerPool, grid: tuple[int, int, int]) -> N
         dispatch.end()
 
 
-def test_workers_look_for_work_before_they_park(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A call that begins at this time does not wake them."""
-    monkeypatch.setattr(
-        "subquant.runtime.worker_threads._SECONDS_BEFORE_PARKING", (0.001,) * 10_000
-    )
+def test_workers_look_for_work_before_they_park(pool: WorkerPool) -> None:
+    """A call that begins at this time, some milliseconds, does not wake them."""
     wait_until_parked(pool)
-    pool.wake_all()
-    wait_until_parked(pool)
-    computed, dispatch = pool.computed_workgroups, _Dispatch(pool, (64, 1, 1), seconds=0.001)
-    assert dispatch.run() == 0
-    assert (dispatch.counts == 1).all()
-    dispatch.end()
-    assert pool.computed_workgroups > computed
+    computed, calls = pool.computed_workgroups, 0
+    dispatch = _Dispatch(pool, (8, 1, 1), seconds=0.001)
+    while pool.computed_workgroups == computed:
+        pool.wake_all()
+        wait_until_parked(pool)
+        assert dispatch.run() == 0
+        dispatch.end()
+        calls += 1
+        assert (dispatch.counts == calls).all()
 
 
 @pytest.mark.parametrize(("count", "claimed"), [(2, 1), (17, 2), (31, 3), (32, 2), (128, 8)])

@@ -22,6 +22,7 @@ WORDS = {
     # Written by workers.
     "done": _WORKERS,
     "failed": _WORKERS + 1,
+    "parked": _WORKERS + 2,
     # Written by publishers.
     "busy": _PUBLISHER,
     "owner": _PUBLISHER + 1,
@@ -31,6 +32,8 @@ WORDS = {
     "spin_budget": _SETTINGS + 1,
     "publish": _SETTINGS + 2,
     "claim_shift": _SETTINGS + 3,
+    "can_park": _SETTINGS + 4,
+    "wake_ups": _SETTINGS + 5,
 }
 """The index of each word of 64 bits.
 
@@ -39,14 +42,17 @@ WORDS = {
 * ``grid_x``, ``grid_y``: workgroups along x and y.
 * ``done``: workgroups that workers have computed since the pool started.
 * ``failed``: a status that is not 0, which a workgroup returned to a worker.
+* ``parked``: the number of workers that wait to be woken.
 * ``busy``: 1 while a dispatch uses the pool.
 * ``owner``: the state of this dispatch.
 * ``single``: the state of a dispatch of one workgroup while it runs; workers spin until it ends.
 * ``stop``: 1 to let workers return.
-* ``spin_budget``: how often a worker looks for work before it returns.
+* ``spin_budget``: how often a worker looks for work before it parks or returns.
 * ``publish``: the address of the function that publishes a job.
 * ``claim_shift``: a claim takes the number of unclaimed workgroups shifted right by this, at least
-  one (`subquant.iree_hooks.worker_pool`).
+  one (`subquant.iree_hooks.worker_functions`).
+* ``can_park``: 1 to let workers park (on Linux) in place of returning.
+* ``wake_ups``: the word that a parked worker waits on; the runtime increases it.
 """
 CONTROL_BLOCK_WORDS = 61
 """The number of words of the tensor that the program and the workers get."""

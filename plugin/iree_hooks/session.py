@@ -40,7 +40,7 @@ if not __package__:  # a program: the package around this folder has another MLI
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     __package__ = "iree_hooks"
 
-from . import worker_pool
+from . import worker_functions, worker_pool
 from .async_entries import add_async_entries
 from .constant_dispatches import keep_results
 from .entry_names import SET_CONTROL_BLOCK, WORKER, WORKGROUP
@@ -171,7 +171,7 @@ class _Session:
 
     def compile_worker_program(self) -> bytes:
         """Compile the worker program."""
-        text = worker_pool.worker_module()
+        text = worker_functions.worker_module()
         output = self._api.Output.open_membuffer()
         source = self._api.Source.wrap_buffer(self._session, text.encode() + b"\0")
         self.compile(source, output, [("executable-targets", self._wrap_dispatches)])
@@ -263,12 +263,11 @@ class _Session:
         exports = {_symbol(each): each for each in _children(variant, _EXPORT)}
         for module in _children(variant, "builtin.module"):
             triple = self._ir.StringAttr(module.attributes["llvm.target_triple"]).value
-            pause = worker_pool.pause_of(triple)
             for function in [*_children(module, "llvm.func")]:
                 name = _symbol(function)
                 if name.startswith(f"{WORKER}_dispatch"):
                     function.erase()
-                    self._append(module, worker_pool.worker_function(name, pause))
+                    self._append(module, worker_functions.worker_function(name, triple))
                 elif name in exports and "workgroup_local_memory" not in exports[name].attributes:
                     # Workgroups with local memory run on IREE's own threads, which allocate it.
                     inner = self._ir.StringAttr.get(WORKGROUP.format(name), module.context)

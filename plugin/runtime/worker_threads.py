@@ -5,19 +5,21 @@ Runtime, and then parks. A call wakes parked workers and does not wait for them:
 workgroups itself that no worker has claimed. If calls are short and rare, workers wake too late:
 then fewer calls wake them, and they spin for less time (`_SpinPolicy`).
 
-A worker that stops spinning when a call has just begun is not woken by this call, which then takes
-twice as long. A worker therefore looks for work a few more times before it parks.
+On Linux a worker parks in the compiled program and needs no lock of Python to wake. On other
+systems it returns, and waits for a condition.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import os
-import queue
+import platform
+import sys
 import threading
 import time
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -40,21 +42,33 @@ _MAX_PAUSE_NANOSECONDS = 100 * _SPIN_NANOSECONDS
 """The greatest time for which calls wake no workers, after several wake-ups in vain."""
 _TRIAL_LOOKS, _TRIALS = 10_000, 3
 """Looks for work in a measurement of the time that a look takes, and measurements."""
-_SECONDS_BEFORE_PARKING = (0.0, 0.0001, 0.0002, 0.0004, 0.0008, 0.0016)
-"""The times between the last looks for work before a worker parks."""
 _START_SECONDS = 10.0
 """The time within which a worker has started."""
 _ALIGNMENT = 128
 """The alignment of the control block in bytes: two cache lines."""
-_ParkedWorker: TypeAlias = "tuple[int, queue.SimpleQueue[None]]"
+_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}
+"""The number of Linux's system call ``futex`` by processor."""
+_FUTEX_WAKE = 129
+"""Its operation that wakes threads of this process."""
+_FUTEX = _FUTEX_CALLS.get(platform.machine(), 0) if sys.platform == "linux" else 0
+_SYSTEM_CALL: Any = ctypes.CDLL(None).syscall if _FUTEX else None
+_WAKE_UPS_BY_CALLER = 2
+"""Workers that a call wakes; each of them wakes others."""
 _CONTEXTS: list[tuple[Any, ...]] = []
 """Loaded worker programs, which are never freed: callers use their functions after the workers."""
 _POOLS: dict[int, WorkerPool | None] = {}
 _LOCK = threading.Lock()
 
 
+def _wake_threads(address: int) -> None:
+    """Wake some threads that wait for the word at an address to change; only on Linux."""
+    if _SYSTEM_CALL is not None:
+        number, word = ctypes.c_long(_FUTEX), ctypes.c_void_p(address)
+        _SYSTEM_CALL(number, word, _FUTEX_WAKE, _WAKE_UPS_BY_CALLER, None)
+
+
 class _SpinPolicy:
-    """Decides how long workers spin and which calls wake them, from earlier calls.
+    """Decides how long workers spin and which calls wake them, from calls that find them parked.
 
     Attributes:
         spin_nanoseconds: the time for which workers spin.
@@ -63,24 +77,29 @@ class _SpinPolicy:
     def __init__(self) -> None:
         self.spin_nanoseconds = _SPIN_NANOSECONDS
         self._pause = self._pause_end = self._last_call = 0
+        self._wake_up: tuple[int, int] | None = None  # the last one: time, workgroups before it
 
-    def should_wake(self, now: int) -> bool:
-        """True if a call wakes parked workers: after the pause, or just after another call."""
-        last_call, self._last_call = self._last_call, now
-        return now >= self._pause_end or now - last_call < _SPIN_NANOSECONDS
+    def should_wake(self, now: int, computed_workgroups: int) -> bool:
+        """True if a call wakes parked workers: after the pause, or just after another call.
 
-    def record_parking(self, nanoseconds: int) -> None:
-        """Adapt to the time for which a worker was parked."""
-        if nanoseconds > _LONG_PARKING_NANOSECONDS:
+        Args:
+            now: the time in nanoseconds.
+            computed_workgroups: those that workers have computed until now.
+        """
+        gap, self._last_call = now - self._last_call, now
+        if gap > _LONG_PARKING_NANOSECONDS:
             self.spin_nanoseconds = max(_MIN_SPIN_NANOSECONDS, self.spin_nanoseconds // 2)
-        elif nanoseconds < _SPIN_NANOSECONDS:
+        elif gap < _SPIN_NANOSECONDS:
             self.spin_nanoseconds = min(_SPIN_NANOSECONDS, self.spin_nanoseconds * 2)
-
-    def record_wake_up(self, now: int, *, was_vain: bool) -> None:
-        """Adapt to whether a woken worker computed nothing before it parks again."""
-        longer = max(_MIN_PAUSE_NANOSECONDS, 2 * self._pause)
-        self._pause = min(_MAX_PAUSE_NANOSECONDS, longer) if was_vain else 0
-        self._pause_end = now + self._pause
+        if self._wake_up is not None:
+            woken_at, computed_before = self._wake_up
+            longer = min(_MAX_PAUSE_NANOSECONDS, max(_MIN_PAUSE_NANOSECONDS, 2 * self._pause))
+            self._pause = longer if computed_workgroups == computed_before else 0
+            self._pause_end, self._wake_up = woken_at + self._pause, None
+        if now < self._pause_end and gap >= _SPIN_NANOSECONDS:
+            return False
+        self._wake_up = now, computed_workgroups
+        return True
 
 
 class WorkerPool:
@@ -92,7 +111,7 @@ class WorkerPool:
 
     Attributes:
         threads: as above.
-        parked: the system's number of each parked thread, and the queue that wakes it.
+        parked: the number of parked workers.
 
     Raises:
         RuntimeError: IREE cannot run the program, or the system starts no thread.
@@ -105,9 +124,12 @@ class WorkerPool:
         self._control_block[WORDS["claim_shift"]] = (threads - 1).bit_length()
         self._program = program
         self._policy, self._looks_per_nanosecond = _SpinPolicy(), 0.0
-        self._affinities: dict[int, set[int]] = {}
+        self._affinity: set[int] = set()
         self.threads = threads
-        self.parked: list[_ParkedWorker] = []
+        address = self._control_block.ctypes.data
+        self._parked = ctypes.c_int64.from_address(address + 8 * WORDS["parked"])
+        self._wake_ups = address + 8 * WORDS["wake_ups"]
+        self._returned = threading.Condition()  # of workers that cannot park in the program
         self._is_ready = threading.Event()
         self._threads = [
             threading.Thread(target=self._work, name=f"subquant-worker-{number}", daemon=True)
@@ -142,28 +164,36 @@ class WorkerPool:
         """The number of workgroups that workers, not callers, have computed."""
         return int(self._control_block[WORDS["done"]])
 
+    @property
+    def parked(self) -> int:
+        """The number of parked workers."""
+        return self._parked.value
+
     def wake(self) -> None:
-        """Wake the parked workers if the policy says so; it takes 5 us, without a wait."""
-        if self._policy.should_wake(time.perf_counter_ns()):
+        """Wake the parked workers if the policy says so, without a wait."""
+        policy = self._policy
+        should_wake = policy.should_wake(time.perf_counter_ns(), self.computed_workgroups)
+        self._set_spin_budget(policy.spin_nanoseconds)
+        if should_wake:
             self.wake_all()
 
     def wake_all(self) -> None:
         """Wake the parked workers, on other processors than the caller's."""
         other_cpus = other_processors()
-        while self.parked:
-            try:
-                thread, wake_up = self.parked.pop()
-            except IndexError:  # another caller was faster
-                return
-            if other_cpus and self._affinities.get(thread) != other_cpus:
-                self._affinities[thread] = other_cpus
-                with contextlib.suppress(OSError):
-                    os.sched_setaffinity(thread, other_cpus)
-            wake_up.put(None)
+        if other_cpus and self._affinity != other_cpus:
+            self._affinity = other_cpus
+            for thread in self._threads:
+                with contextlib.suppress(OSError, TypeError):  # it has ended, or not begun
+                    os.sched_setaffinity(thread.native_id, other_cpus)  # type: ignore[arg-type]
+        self._control_block[WORDS["wake_ups"]] += 1
+        _wake_threads(self._wake_ups)
+        with self._returned:
+            self._returned.notify_all()
 
     def stop(self) -> None:
         """End the workers."""
         self._control_block[WORDS["stop"]] = 1
+        self._is_ready.set()
         self.wake_all()
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
@@ -171,12 +201,11 @@ class WorkerPool:
 
     def reset_publisher(self) -> None:
         """Clear the job in a forked process, which lacks the threads of its publisher."""
-        for name in ("range", "failed", "busy", "owner", "single"):
+        for name in ("range", "failed", "busy", "owner", "single", "parked"):
             self._control_block[WORDS[name]] = 0
 
     def _work(self) -> None:
-        """Spin, compute and park until the pool stops: the main function of a worker."""
-        wake_up: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Run the worker program until the pool stops: the main function of a worker."""
         is_first = threading.current_thread() is self._threads[0]
         try:
             device = OpenDevice("local-sync")
@@ -188,38 +217,19 @@ class WorkerPool:
             entry = worker_entry(module)
             if is_first:
                 self._measure_looks(device, context.invoke, entry)
+                self._control_block[WORDS["can_park"]] = bool(_FUTEX)
                 self._is_ready.set()
-            self.call(device, context.invoke, entry)
+            self._is_ready.wait()
             while not self._control_block[WORDS["stop"]]:
-                parked_at = time.perf_counter_ns()
-                worker = threading.get_native_id(), wake_up
-                self.parked.append(worker)
-                if self._control_block[WORDS["stop"]]:
-                    break
-                was_woken = self._park(worker)
-                self._policy.record_parking(time.perf_counter_ns() - parked_at)
-                self._set_spin_budget(self._policy.spin_nanoseconds)
-                computed = self.computed_workgroups
                 self.call(device, context.invoke, entry)
-                was_vain = was_woken and self.computed_workgroups == computed
-                self._policy.record_wake_up(time.perf_counter_ns(), was_vain=was_vain)
+                with self._returned:
+                    if not self._control_block[WORDS["stop"]] and not self._has_unclaimed_work:
+                        self._parked.value += 1
+                        self._returned.wait()
+                        self._parked.value -= 1
         except Exception:  # any error of IREE: no thread waits for this one
             if is_first:
                 self._is_ready.set()
-
-    def _park(self, worker: _ParkedWorker) -> bool:
-        """Wait until a call wakes this worker (True), or it sees work before it parks (False)."""
-        _, wake_up = worker
-        for seconds in _SECONDS_BEFORE_PARKING:
-            with contextlib.suppress(queue.Empty):
-                wake_up.get(timeout=seconds)
-                return True
-            if self._has_unclaimed_work:
-                with contextlib.suppress(ValueError):  # a call wakes it at this moment
-                    self.parked.remove(worker)
-                    return False
-        wake_up.get()
-        return True
 
     @property
     def _has_unclaimed_work(self) -> bool:
