@@ -49,6 +49,8 @@ _INSERTED_OPERANDS = {
 }
 """Number of the operand that an operation writes into another tensor."""
 
+_CALL = "func.call"
+"""A call of a function that IREE inlines later: it fuses the loops of both."""
 _MAX_PRIVATE_ROW = 64
 """Elements of a row that stay in the memory of an invocation, 2 KiB with eight rows of f32.
 
@@ -89,9 +91,13 @@ def values_read_elsewhere(op: Operation, inputs: Sequence[Value]) -> list[Value]
     fused, pending = {op}, list(inputs)
     while pending:
         producer = producer_of(pending.pop())
-        if producer is not None and producer not in fused and is_fusible(producer):
-            fused.add(producer)
+        if producer is None or producer in fused:
+            continue
+        if is_fusible(producer):
             pending += producer.operands
+        elif producer.name != _CALL:
+            continue
+        fused.add(producer)
     shared: dict[Value, None] = {}
     pending = list(inputs)
     while pending:
@@ -101,7 +107,7 @@ def values_read_elsewhere(op: Operation, inputs: Sequence[Value]) -> list[Value]
             continue
         users = {use.owner.operation for use in value.uses}
         if users <= fused:
-            pending += producer.operands
+            pending += producer.operands if producer.name != _CALL else []
         elif value.type.has_static_shape and not any(
             user.name in _CARRYING_TERMINATORS for user in users
         ):

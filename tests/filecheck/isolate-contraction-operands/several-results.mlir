@@ -44,6 +44,22 @@ func.func @long_softmax(%x: tensor<8x640xf32>, %zero: tensor<f32>) -> tensor<8x6
   return %6 : tensor<8x640xf32>
 }
 
+// The result of a function that IREE inlines later.
+// CHECK-LABEL: func.func @norm_of_call(
+// CHECK: %[[ROWS:.+]] = call @rows
+// CHECK: %[[APART:.+]] = "iree_tensor_ext.compute_barrier.start"(%[[ROWS]])
+// CHECK: stablehlo.multiply %[[APART]], %[[APART]]
+// CHECK: stablehlo.divide %[[APART]]
+func.func private @rows(tensor<8x640xf32>) -> tensor<8x640xf32>
+func.func @norm_of_call(%x: tensor<8x640xf32>, %zero: tensor<f32>) -> tensor<8x640xf32> {
+  %0 = call @rows(%x) : (tensor<8x640xf32>) -> tensor<8x640xf32>
+  %1 = stablehlo.multiply %0, %0 : tensor<8x640xf32>
+  %2 = stablehlo.reduce(%1 init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<8x640xf32>, tensor<f32>) -> tensor<8xf32>
+  %3 = stablehlo.broadcast_in_dim %2, dims = [0] : (tensor<8xf32>) -> tensor<8x640xf32>
+  %4 = stablehlo.divide %0, %3 : tensor<8x640xf32>
+  return %4 : tensor<8x640xf32>
+}
+
 // A result that is written into another tensor, and one that is not.
 // CHECK-LABEL: func.func @padded(
 // CHECK: %[[SUM:.+]] = stablehlo.add
