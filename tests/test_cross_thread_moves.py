@@ -263,3 +263,24 @@ def test_sums_of_a_broadcast_that_is_widened(device: Device) -> None:
     x = bytes_of((3, 7, 7, 4))
     actual = run(BROADCAST_SUMS, device, x)
     np.testing.assert_array_equal(actual, 4 * x.astype(np.int64).sum((0, 2)))
+
+
+WIDENED_BY_TWO = """
+func.func @main(%x: tensor<3xi32>) -> (tensor<3xi32>, tensor<3xi64>) {
+  %w = stablehlo.convert %x : (tensor<3xi32>) -> tensor<3xi64>
+  %k = stablehlo.constant dense<65536> : tensor<3xi64>
+  %c = stablehlo.compare LT, %w, %k, SIGNED
+      : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
+  %d = stablehlo.convert %c : (tensor<3xi1>) -> tensor<3xi32>
+  %b = stablehlo.optimization_barrier %d : tensor<3xi32>
+  %e = stablehlo.convert %b : (tensor<3xi32>) -> tensor<3xi64>
+  %q = stablehlo.add %w, %e : tensor<3xi64>
+  return %d, %q : tensor<3xi32>, tensor<3xi64>
+}
+"""
+
+
+def test_integers_that_several_dispatches_widen(vulkan: Device) -> None:
+    """Mesa 22.3 compares 40000, as 64 bits, with 65536 as greater; see `narrow_comparisons`."""
+    is_less, totals = run(WIDENED_BY_TWO, vulkan, np.int32([40_000, -5, 80_000]))
+    assert (is_less.tolist(), totals.tolist()) == ([1, 1, 0], [40_001, -4, 80_000])

@@ -49,6 +49,7 @@ from .hal_operations import child_operations
 from .kernel_bodies import PHASE as WITH_KERNELS
 from .kernel_bodies import KernelBodies
 from .merged_executables import merge_executables
+from .narrow_comparisons import narrow_comparisons
 from .sync_entries import add_sync_entries
 
 COMPILE_WORKER_PROGRAM = "new"
@@ -188,6 +189,7 @@ class _Session:
                 self._add_setter_dispatch(module)
             else:
                 forbid_inexact_floats(self._ir, module)
+                narrow_comparisons(self._ir, module)
 
         def add_entries(module: Any) -> None:
             (add_sync_entries if self._is_for_cpu else add_async_entries)(self._ir, module)
