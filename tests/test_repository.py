@@ -214,7 +214,7 @@ def test_operations_are_created_in_one_place() -> None:
         if any(n.attr == "create" and ast.unparse(n.value).endswith("Operation") for n in calls):
             creators.add(path.relative_to(ROOT / "plugin").as_posix())
     names = ("async_entries", "constant_dispatches", "exact_shaders", "hal_operations")
-    names += ("kernel_bodies", "session", "sync_entries")
+    names += ("kernel_bodies", "narrow_comparisons", "session", "sync_entries")
     of_iree = {f"iree_hooks/{name}.py" for name in names}
     assert creators == {"emit/operation.py"} | of_iree
 
