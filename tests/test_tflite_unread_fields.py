@@ -347,6 +347,14 @@ REFUSED: dict[str, tuple[Callable[[], bytes], type[SubquantError], str]] = {
                              [f32(1, 2, 6, 1)], "BatchToSpaceNDOptions"),
         InputError, "has the crops",
     ),
+    "a negative index": (
+        lambda: one_operator("GATHER", [f32(2, 3), [0, -1]], [f32(2, 2)], "GatherOptions", axis=1),
+        InputError, r"has the index -1 in tensor 't1', out of range for \[3\]",
+    ),
+    "an index beyond a row": (
+        lambda: one_operator("GATHER_ND", [f32(2, 3), [[0, 4]]], [f32(1)], "GatherNdOptions"),
+        InputError, r"has the index 4 in tensor 't1', out of range for \[2, 3\]",
+    ),
     "a count of packed tensors": (
         lambda: one_operator("PACK", [f32(2, 3)] * 2, [f32(2, 2, 3)], "PackOptions", axis=0,
                              valuesCount=3),

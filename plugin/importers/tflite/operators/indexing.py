@@ -1,6 +1,7 @@
 """Importers that gather, scatter and combine elements by their indices.
 
-Elements at computed indices out of range are dropped by scatters; LiteRT refuses them at run time.
+Constant indices out of range are refused. Elements at computed ones are dropped by scatters, and
+gathers return others; LiteRT refuses them at run time.
 
 Sources: LiteRT, ``gather.cc``, ``gather_nd.cc``, ``embedding_lookup.cc``, ``one_hot.cc``,
 ``scatter_nd.cc``, ``segment_sum.cc``, ``unsorted_segment.cc``, ``sparse_to_dense.cc``.
@@ -18,6 +19,19 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, scatter, take
 from ....numerics.element_types import F32, I32, AnyArray, ElementType
 from ..call import Call, importer
+from ..operand import Operand
+
+
+def _check_constant(call: Call, indices: Operand, sizes: Sequence[int]) -> None:
+    """Refuse constant indices out of range; their last axis has one for each of several sizes."""
+    if not indices.is_constant:
+        return
+    values = np.asarray(indices.value)
+    is_outside = (values < 0) | (values >= np.array(sizes, np.int64))
+    if is_outside.any():
+        raise call.error(
+            f"has the index {values[is_outside][0]} in {indices}, out of range for {list(sizes)}"
+        )
 
 
 @importer("GATHER")
@@ -28,6 +42,7 @@ def gather(call: Call) -> AnyArray:
     axis = call.checked_axis(getattr(call.options, "axis", 0), rank)
     batch = getattr(call.options, "batch_dims", 0)
     batch += len(indices.shape) if batch < 0 else 0
+    _check_constant(call, indices, operand.shape[axis : axis + 1])
     index = convert(indices.value, I32)
     if not batch:
         return take(operand.value, index, axis)
@@ -63,6 +78,7 @@ def gather_nd(call: Call) -> AnyArray:
     depth, shape = indices.shape[-1], operand.shape
     if depth > len(shape):
         raise call.error(f"has indices of {depth} numbers in {len(shape)} dimensions")
+    _check_constant(call, indices, shape[:depth])
     strides = [math.prod(shape[n + 1 : depth]) for n in range(depth)]
     products = convert(indices.value, I32) * np.array(strides, np.int32)
     linear = products.sum(axis=-1, dtype=np.int32)
@@ -74,6 +90,7 @@ def gather_nd(call: Call) -> AnyArray:
 def embedding_lookup(call: Call) -> AnyArray:
     """Import EMBEDDING_LOOKUP: rows of input 1, dequantized if the result is float."""
     indices, table = convert(call.input(0).value, I32), call.input(1)
+    _check_constant(call, call.input(0), table.shape[:1])
     rows = take(table.value, indices, 0)
     if not call.output.is_float:
         return rows
@@ -143,6 +160,7 @@ def scatter_nd(call: Call) -> AnyArray:
     depth = indices.shape[-1] if indices.shape else 0
     if not 0 < depth <= len(shape):
         raise call.error(f"has indices of {depth} numbers in {len(shape)} dimensions")
+    _check_constant(call, indices, shape[:depth])
     rows = _linear_indices(indices.value.reshape((-1, depth)), shape[:depth])
     values = updates.value.reshape((-1, *shape[depth:]))
     return _combine_rows(call, values, rows, math.prod(shape[:depth])).reshape(tuple(shape))
