@@ -126,6 +126,9 @@ def remainder(opset: int) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("proto", "kind", "message"),
     [
+        (changed(lambda m: m.graph.initializer.add(
+            name="w", data_type=onnx.TensorProto.INT4, dims=[3], raw_data=bytes(3))), InputError,
+         "tensor 'w' has 3 bytes, expected 2"),
         (with_function(), UnsupportedError, "has a function with the name of the operator 'Relu'"),
         (one("ReduceMax", keepdims=2), InputError,
          "node 1 (ReduceMax) 'the ReduceMax' has the attribute 'keepdims' = 2, expected 0 or 1"),

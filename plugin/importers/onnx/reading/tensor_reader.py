@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,9 @@ class TensorReader:
             raise self.error(problem) from None
         if array.size != count:
             raise self.error(f"{subject} has {array.size} elements, expected {count}")
+        size = _byte_count(type_, shape)
+        if proto.HasField("raw_data") and len(proto.raw_data) != size:
+            raise self.error(f"{subject} has {len(proto.raw_data)} bytes, expected {size}")
         dtype = element_of(type_).dtype
         if type_.startswith(("FLOAT4", "FLOAT6", "FLOAT8")):
             array = array.view(np.uint8)
@@ -134,8 +138,7 @@ class TensorReader:
     def with_data(self, proto: Any, subject: str) -> Any:
         """Return a tensor with its bytes from another file, in the folder of the model."""
         type_ = self.element_type(proto.data_type, subject)
-        bits = _PACKED_BITS.get(type_, element_of(type_).dtype.itemsize * 8)
-        size = (math.prod(self._shape(proto, subject)) * bits + 7) // 8
+        size = _byte_count(type_, self._shape(proto, subject))
         entries = {self.text(each.key): self.text(each.value) for each in proto.external_data}
         location = entries.get("location", "")
         if self._is_stream:
@@ -176,3 +179,9 @@ def first_line(error: Exception) -> str:
     """Return the first line of the error of another package."""
     stripped = [line.strip() for line in str(error).splitlines() if line.strip()]
     return stripped[0].rstrip(".") if stripped else type(error).__name__
+
+
+def _byte_count(type_: str, shape: Sequence[int]) -> int:
+    """Return the bytes of a tensor; those of a few bits are packed."""
+    bits = _PACKED_BITS.get(type_, element_of(type_).dtype.itemsize * 8)
+    return (math.prod(shape) * bits + 7) // 8
