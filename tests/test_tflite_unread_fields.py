@@ -347,6 +347,11 @@ REFUSED: dict[str, tuple[Callable[[], bytes], type[SubquantError], str]] = {
                              [f32(1, 2, 6, 1)], "BatchToSpaceNDOptions"),
         InputError, "has the crops",
     ),
+    "another scale of a softmax": (
+        lambda: one_operator("SOFTMAX", [scaled(0.1, 0, "int16")], [scaled(0.01, 0, "int16")],
+                             "SoftmaxOptions", beta=1.0),
+        InputError, "needs a result with the scale 1/32768 and the zero point 0, got 0.00",
+    ),
     "a negative index": (
         lambda: one_operator("GATHER", [f32(2, 3), [0, -1]], [f32(2, 2)], "GatherOptions", axis=1),
         InputError, r"has the index -1 in tensor 't1', out of range for \[3\]",

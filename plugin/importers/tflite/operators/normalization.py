@@ -18,6 +18,9 @@ from ..arithmetic.requantization import saturating_cast
 from ..call import Call, importer
 from ..reading.model import Quantization
 
+_SCALE_TOLERANCE = 1e-3
+"""LiteRT accepts a scale of SOFTMAX's results that differs by this share."""
+
 
 def _wrong_result(call: Call, scale: str, zero_point: int, actual: Quantization) -> SubquantError:
     return call.error(
@@ -34,10 +37,14 @@ def softmax(call: Call) -> AnyArray:
         shifted = operand.value - operand.value.max(axis=-1, keepdims=True)
         exponentials = np.exp(shifted * np.float32(beta))
         return exponentials / exponentials.sum(axis=-1, dtype=np.float32, keepdims=True)
-    scale = call.per_tensor(operand.tensor).scale
-    if operand.tensor.type == "INT16":
-        return integer_softmax.softmax_int16(operand.value, scale, float(beta))
+    scale, y = call.per_tensor(operand.tensor).scale, call.per_tensor(call.output)
     dtype = call.dtype(call.output)
+    info, is_int16 = np.iinfo(dtype), operand.tensor.type == "INT16"
+    steps, zero_point = (1 << 15, 0) if is_int16 else (1 << info.bits, int(info.min))
+    if abs(float(y.scale) * steps - 1) > _SCALE_TOLERANCE or y.zero_point != zero_point:
+        raise _wrong_result(call, f"1/{steps}", zero_point, y)
+    if is_int16:
+        return integer_softmax.softmax_int16(operand.value, scale, float(beta))
     return integer_softmax.softmax(operand.value, float(scale), float(beta), dtype)
 
 
