@@ -17,7 +17,7 @@ from devices import compile_for
 from programs import LONG, lowered_text
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
-from subquant.errors import UsageError
+from subquant.errors import ExecutionError, UsageError
 from subquant.layouts import GgmlTensor
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.ops import linear, trace_function
@@ -48,6 +48,14 @@ CASES = [
 
 
 REFERENCES = {"float": lambda *args, **named: exact_product(*args, **named)[0], "int8": reference}
+
+
+@pytest.fixture
+def matrix_device(vulkan):
+    """A device with cooperative matrices: a GPU of NVIDIA, or llvmpipe of Mesa 26."""
+    if not vulkan.matrix_target:
+        pytest.skip("the device has no cooperative matrices")
+    return vulkan
 
 
 def check_close(result, expected, bound=3e-6):
@@ -121,6 +129,67 @@ def test_few_rows_have_split_k(case, target):
     lowered = lowered_text(text, "vulkan", vulkan_target=target)
     match = re.search(r"@thread_product.*->\s*tensor<(?:\?|\d+)x(?:(\d+)x)?256xf32>", lowered)
     assert int(match[1] or 1) == (split_k if target == "generic" else 1)
+
+
+@pytest.mark.parametrize("target", ["generic", "generic-cpu"])
+def test_threads_of_a_workgroup_share_k_where_m_is_dynamic(target):
+    lowered = lowered_text(program("?", 1024, 256, 32), "vulkan", vulkan_target=target)
+    assert ("gpu.barrier" in lowered) == (target == "generic")
+
+
+MATRIX_CASES = [
+    (32, 1024, 96, 32),
+    (20, 512, 80, 16, "u5"),  # rows and columns that fill no tile, two blocks a step, two planes
+    (8, 1024, 40, 128, "u8"),  # blocks of four steps
+]
+
+
+@ON_VULKAN
+@ACTIVATIONS
+@pytest.mark.parametrize("case", MATRIX_CASES, ids=str)
+def test_cooperative_matrices(case, activations, matrix_device):
+    target = matrix_device.matrix_target
+    text, inputs = program(*case), arrays(*case)
+    executable = compile_for(text, matrix_device, activations=activations, vulkan_target=target)
+    inputs[0][5] *= np.float32(2.0) ** np.linspace(-60, 60, case[1]).astype(np.float32)
+    expected = REFERENCES[activations](*inputs, block=case[3])
+    result = executable.main(*inputs)
+    np.testing.assert_array_less(
+        np.abs(result - expected).max(1), 3e-6 * np.abs(expected).max(1) + 1e-30
+    )
+
+
+@ON_VULKAN
+@ACTIVATIONS
+def test_infinities_and_nan_in_cooperative_matrices(activations, matrix_device):
+    x, q, scales = arrays(16, 128, 64, 32)
+    x[1, 40], x[2, 99], x[3, 5], x[4, :32], x[5] = np.nan, np.inf, -np.inf, 1e-40, 0
+    text, target = program(16, 128, 64, 32), matrix_device.matrix_target
+    options = {"activations": activations, "vulkan_target": target}
+    result = compile_for(text, matrix_device, **options).main(x, q, scales)
+    with np.errstate(invalid="ignore"):
+        expected = subquant.compile(text, activations=activations).main(x, q, scales)
+    np.testing.assert_array_equal(np.isfinite(result), np.isfinite(expected))
+    np.testing.assert_array_equal(np.isnan(result), np.isnan(expected))
+
+
+@ACTIVATIONS
+def test_shaders_of_cooperative_matrices_are_compiled(activations):
+    """IREE accepts the operations, and the bindings' text of them."""
+    text, options = program(128, 256, 256, 32), {"vulkan_target": "generic-matrix"}
+    assert "subgroup_mma_compute" in lowered_text(text, "vulkan", **options)
+    options = CompileOptions("vulkan", activations=activations, **options)
+    assert b"SPV_KHR_cooperative_matrix" in compile_to_bytes(text, options)
+
+
+@ON_VULKAN
+def test_a_device_without_matrices_refuses_them(vulkan):
+    target = "generic-matrix" if vulkan.subgroup != 32 else "generic-matrix-8"
+    data = compile_to_bytes(
+        program(1, 256, 128, 32), CompileOptions("vulkan", vulkan_target=target)
+    )
+    with pytest.raises(ExecutionError, match=f"--vulkan-target {vulkan.vulkan_target}"):
+        Executable(data, vulkan)
 
 
 @ON_VULKAN

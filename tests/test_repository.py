@@ -213,8 +213,8 @@ def test_operations_are_created_in_one_place() -> None:
         calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute))
         if any(n.attr == "create" and ast.unparse(n.value).endswith("Operation") for n in calls):
             creators.add(path.relative_to(ROOT / "plugin").as_posix())
-    names = ("async_entries", "constant_dispatches", "exact_shaders", "hal_operations")
-    names += ("kernel_bodies", "narrow_comparisons", "session", "sync_entries")
+    names = ("async_entries", "constant_dispatches", "cooperative_matrices", "exact_shaders")
+    names += ("hal_operations", "kernel_bodies", "narrow_comparisons", "session", "sync_entries")
     of_iree = {f"iree_hooks/{name}.py" for name in names}
     assert creators == {"emit/operation.py"} | of_iree
 

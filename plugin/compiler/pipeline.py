@@ -29,6 +29,7 @@ from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass, beside_kernels
 from .compile_options import CompileOptions
 from .iree_driver import recorded_features
+from .targets import VULKAN_KERNELS
 
 Step: TypeAlias = tuple[str, dict[str, Any]]
 """The name of a pass and its options."""
@@ -328,7 +329,7 @@ def compile_pipeline(
 
 
 def _vulkan_kernels(options: CompileOptions) -> str:
-    if options.kernels not in ("auto", *GPU_INSTRUCTIONS):
+    if options.kernels not in ("auto", SPIRV, SPIRV_CPU):
         raise UsageError(
             f"kernels '{options.kernels}' are those of CPUs; choose 'auto', '{SPIRV}', "
             f"'{SPIRV_CPU}' or 'none' for {options.target}"
@@ -336,7 +337,7 @@ def _vulkan_kernels(options: CompileOptions) -> str:
     if options.containers != 8:
         return "none"
     if options.kernels == "auto":
-        return SPIRV_CPU if options.vulkan_target == "generic-cpu" else SPIRV
+        return VULKAN_KERNELS.get(options.vulkan_target, SPIRV)
     return options.kernels
 
 

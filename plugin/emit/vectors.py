@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..core._mlir import Value, ir
-from ..numerics.element_types import BOOL, ElementType
+from ..numerics.element_types import BOOL, I32, ElementType
 from . import operation
 from .linalg import constant_index
 from .operation import (
@@ -267,6 +267,31 @@ def quotient(dividend: ArrayLike, divisor: int) -> ArrayLike:
     return remainder(dividend, divisor, "arith.divui")
 
 
+def constant_word(number: int) -> ArrayLike:
+    """An ``arith.constant`` of type i32."""
+    return scalar(operation.constant(operation.number_of(mlir_type(I32), number)))
+
+
+def byte_dot(signed: ArrayLike, unsigned: ArrayLike) -> ArrayLike:
+    """``spirv.SUDot``: the sum of four products of signed and unsigned bytes of words, exact."""
+    format_ = operation.parse_attribute("#spirv.packed_vector_format<PackedVectorFormat4x8Bit>")
+    operands = [signed.value, unsigned.value]
+    return scalar(value("spirv.SUDot", operands, operands[0].type, {"format": format_}))
+
+
+def byte_dots(signed: ArrayLike, unsigned: ArrayLike) -> ArrayLike:
+    """The `byte_dot` of a word and each lane of a vector, as a vector."""
+    lanes = range(unsigned.form.lanes)
+    return from_elements([byte_dot(signed, element_at(unsigned, lane)) for lane in lanes])
+
+
+def from_elements(elements: Sequence[ArrayLike]) -> ArrayLike:
+    """``vector.from_elements``: a vector of scalars."""
+    type_ = vector_type(len(elements), elements[0].element)
+    values = [each.value for each in elements]
+    return vector(value("vector.from_elements", values, type_), elements[0].element)
+
+
 def intrinsic(
     name: str, operands: Sequence[ArrayLike], result: ElementType, lanes: int
 ) -> ArrayLike:
@@ -331,6 +356,20 @@ def for_each_thread(count: int, body: Callable[[Value], None]) -> None:
     with ir.InsertionPoint(block):
         body(block.arguments[0])
         create("scf.yield")
+
+
+def barrier() -> None:
+    """``gpu.barrier``: the threads of a workgroup wait for one another and see their stores."""
+    create("gpu.barrier")
+
+
+def workgroup_memory(count: int, element: ElementType, lanes: int) -> Value:
+    """``memref.alloc`` of memory that the threads of a workgroup share; elements may be vectors."""
+    element_type = mlir_type(element) if lanes == 1 else vector_type(lanes, element)
+    space = ir.Attribute.parse("#gpu.address_space<workgroup>")
+    type_ = ir.MemRefType.get([count], element_type, memory_space=space)
+    attributes = {"operandSegmentSizes": operation.parse_attribute("array<i32: 0, 0>")}
+    return value("memref.alloc", [], type_, attributes)
 
 
 # -- control flow ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ of f32. ``GLSL.std.450 Fma``, which rounds once, stays. A 128x4096x4096 integer 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from .hal_operations import descendants
@@ -41,20 +42,23 @@ def forbid_inexact_floats(ir: Any, module: Any) -> None:
 def _preserve_nan(ir: Any, shader: Any) -> None:
     """Add the execution mode for f32 to each entry point, and its capability and extension.
 
-    ``#spirv.vce<v1.0, [Shader], []>`` becomes ``#spirv.vce<v1.0, [Shader,
-    SignedZeroInfNanPreserve], [SPV_KHR_float_controls]>``.
+    ``#spirv.vce<v1.0, [Shader], []>`` becomes ``#spirv.vce<v1.6, [Shader,
+    SignedZeroInfNanPreserve], [SPV_KHR_float_controls]>``. The version is that of the target: IREE
+    3.13 lists the variables of an entry point as this version demands, and writes a lower one.
     """
     entries = [op for op in descendants(shader) if op.name == "spirv.EntryPoint"]
     if not entries or "vce_triple" not in shader.attributes:
         return
-    head, capabilities, extensions = str(shader.attributes["vce_triple"]).split("[")
-    version = head.partition("<")[2].rstrip(", ")
+    _, capabilities, extensions = str(shader.attributes["vce_triple"]).split("[")
+    version = re.search(r"v1\.\d", str(shader.parent.attributes["spirv.target_env"]))
+    if version is None:
+        raise ValueError("the target of a shader has no version of SPIR-V")
     lists = (
         _appended(capabilities.partition("]")[0], _PRESERVES_NAN),
         _appended(extensions.partition("]")[0], "SPV_KHR_float_controls"),
     )
     shader.attributes["vce_triple"] = ir.Attribute.parse(
-        f"#spirv.vce<{version}, [{lists[0]}], [{lists[1]}]>"
+        f"#spirv.vce<{version[0]}, [{lists[0]}], [{lists[1]}]>"
     )
     for entry in entries:
         attributes = {

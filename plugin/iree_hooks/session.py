@@ -43,6 +43,7 @@ if not __package__:  # a program: the package around this folder has another MLI
 from . import worker_functions, worker_pool
 from .async_entries import add_async_entries
 from .constant_dispatches import keep_results
+from .cooperative_matrices import restore_elementwise
 from .entry_names import SET_CONTROL_BLOCK, WORKER, WORKGROUP
 from .exact_shaders import forbid_inexact_floats
 from .hal_operations import child_operations
@@ -205,6 +206,8 @@ class _Session:
                 merge_executables(self._ir, module)
 
             edits = [("", kernels.take), *edits, (WITH_KERNELS, prepare_executables)]
+        else:
+            edits = [("", functools.partial(restore_elementwise, self._ir)), *edits]
         if worker_program is not None or not self._is_for_cpu:
             edits.append(("executable-targets", change_executables))
         edits.append(("hal", add_entries))

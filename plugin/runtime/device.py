@@ -42,6 +42,7 @@ class Device:
         self.threads = threads
         self.features: dict[str, bool] = {}
         self.driver = ""
+        self.subgroup = 0
         self._uri = DEVICES.get(name, name)
         self._opened: dict[str, weakref.ref[OpenDevice]] = {}
         self._kept_alive: list[OpenDevice] = []
@@ -49,7 +50,8 @@ class Device:
             self._uri = _uri_of_threads(self._uri, threads, name)
         if self.is_vulkan:
             try:
-                self._uri, self.features, self.driver = _pick_vulkan_device(self._uri)
+                picked = _pick_vulkan_device(self._uri)
+                self._uri, self.features, self.driver, self.subgroup = picked
             except (RuntimeError, ValueError, IndexError) as error:
                 raise EnvironmentProblem(no_device_message(self._uri, error)) from None
         else:
@@ -84,6 +86,12 @@ class Device:
         return not self.is_vulkan or all(self.features.get(name, False) for name in needed)
 
     @property
+    def matrix_target(self) -> str:
+        """The Vulkan target of its cooperative matrices; "" for none that subquant uses."""
+        targets = {32: "generic-matrix", 8: "generic-matrix-8"}
+        return targets.get(self.subgroup, "") if self.features.get("cooperativeMatrix") else ""
+
+    @property
     def ends_long_loops(self) -> bool:
         """True for Mesa's software device, which ends the loops of an invocation early."""
         return self.driver == _LLVMPIPE
@@ -93,7 +101,7 @@ class Device:
         """The key of `subquant.compiler.targets.VULKAN_TARGETS` for this device."""
         if not self.has_8bit_storage:
             return "generic-32bit"
-        return "generic-cpu" if self.driver == _LLVMPIPE else "generic"
+        return "generic-cpu" if self.driver == _LLVMPIPE else self.matrix_target or "generic"
 
     def open(self, work: Sequence[WorkEstimate | None] = (None,)) -> OpenDevice:
         """Return an open device for functions of estimated work: an executable's or a new one."""
@@ -171,15 +179,21 @@ def _uri_of_threads(uri: str, threads: int, name: str) -> str:
     )
 
 
-def _pick_vulkan_device(uri: str) -> tuple[str, dict[str, bool], str]:
-    """Return URI, features and driver of a Vulkan device: the named or the most capable one."""
+def _pick_vulkan_device(uri: str) -> tuple[str, dict[str, bool], str, int]:
+    """Return URI, features, driver and subgroup size of a device: the named or most capable one.
+
+    The subgroup size is 0 where the driver chooses it for each shader.
+    """
     driver = iree_runtime().get_driver("vulkan")
-    best: tuple[str, dict[str, bool], str] | None = None
+    best: tuple[str, dict[str, bool], str, int] | None = None
     for device in driver.query_available_devices():
         info = driver.dump_device_info(device["device_id"])
         features = {name: value == "yes" for name, value in re.findall(r"(\w+)=(yes|no)", info)}
         named = re.search(r"^driver: (.*)$", info, re.MULTILINE)
-        candidate = f"vulkan://{device['path']}", features, named.group(1) if named else ""
+        sizes = {int(size) for size in re.findall(r"m(?:in|ax)SubgroupSize=(\d+)", info)}
+        subgroup = sizes.pop() if len(sizes) == 1 else 0
+        driver_name = named.group(1) if named else ""
+        candidate = f"vulkan://{device['path']}", features, driver_name, subgroup
         if uri == candidate[0]:
             return candidate
         better = best is None or (

@@ -146,6 +146,11 @@ def _check_target(functions: Sequence[PublicFunction], name: str, device: Device
                 f"{name} was compiled for {kind}, and the device is '{device.name}'; compile it "
                 f"with --target {device.target}"
             )
+        if variant.startswith("generic-matrix") and variant != device.matrix_target:
+            raise ExecutionError(
+                f"{name} multiplies cooperative matrices that the device '{device.name}' does not "
+                f"have; compile it with --vulkan-target {device.vulkan_target}"
+            )
         if kind == "vulkan" and variant != "generic-32bit" and not device.has_8bit_storage:
             raise ExecutionError(
                 f"{name} loads and stores 8-bit values, which the device '{device.name}' does "

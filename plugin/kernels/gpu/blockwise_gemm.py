@@ -10,13 +10,13 @@ where ``b`` is the block of ``k``; with int8 activations::
                                             + offset[n, b] * sum_k x[m, k])
     dot[m, n, b] = sum_k x[m, k] * (weight[n, k] - zero[n, b])
 
-``dot`` is of integers, accumulated in f32 over a step of at most 32 of them. That is exact: sums
-stay below ``32 * 128 * 255 < 2**24``.
+`block_products` has the arithmetic.
 
 A thread has MR rows, and four columns of each of some tiles (`ThreadWeight`). It unpacks the words
-of its columns once for its rows. Threads share nothing, so there are no barriers. Adjacent threads
-share the columns of a tile; a workgroup has several groups of threads. With split-K, several
-workgroups have a part of K each, and another dispatch adds their partial sums.
+of its columns once for its rows. Adjacent threads share the columns of a tile; a workgroup has
+several groups of threads. With `k_threads`, several groups have the same columns and a part of K
+each: the first of them adds the partial sums, which are in the workgroup's memory. With split-K,
+several workgroups have a part of K each, and another dispatch adds theirs.
 
 Loads take the time, not multiplications: on GPUs for their bandwidth, on Mesa's llvmpipe because it
 loads for one thread after the other. An iteration of the inner loop has one word of each column:
@@ -27,20 +27,22 @@ multiplied with one tile before the next is loaded, so that accumulators stay in
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import ArrayLike, Scalars, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.operation import index_type, value
 from ...emit.vectors import (
     Vectors,
-    broadcast,
+    barrier,
     element_at,
     for_each_thread,
     load_element,
@@ -50,14 +52,14 @@ from ...emit.vectors import (
     store_element,
     when,
     workgroup_id,
+    workgroup_memory,
 )
-from ...numerics.array_functions import convert, is_zero
 from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32
 from ..pack.packed_weight import PackedWeight, Tiles
+from .block_products import BlockProducts, FloatProducts, IntegerDots
 from .thread_weight import (
     THREAD_N,
-    BlockParameters,
     KPack,
     OuterScales,
     StepWords,
@@ -76,9 +78,10 @@ class GpuBlockwiseGemm:
         cast: from the integers to f32.
         m: M; None where it is dynamic.
         mr: MR, the rows of a thread.
-        threads: of a workgroup, a multiple of `threads_per_tile`.
+        threads: of a workgroup, a multiple of `threads_per_tile` times `k_threads`.
         has_int8_activations: activations are int8 with a scale for each block, and not f32.
-        split_k: the number of workgroups that share K; it divides the steps.
+        k_threads: the number of threads of a workgroup that share K.
+        split_k: the number of workgroups that share K.
         matrices: the number of packed weights, of which a number for each MR rows chooses one; None
             for a single weight. Numbers out of range are clamped.
     """
@@ -90,6 +93,7 @@ class GpuBlockwiseGemm:
     mr: int
     threads: int
     has_int8_activations: bool
+    k_threads: int = 1
     split_k: int = 1
     matrices: int | None = None
 
@@ -104,9 +108,14 @@ class GpuBlockwiseGemm:
         return self.tiles.lanes // THREAD_N
 
     @property
+    def thread_groups(self) -> int:
+        """The groups of threads of a workgroup that have different tiles."""
+        return self.threads // self.threads_per_tile // self.k_threads
+
+    @property
     def tiles_per_workgroup(self) -> int:
         """The tiles of a workgroup; the last may have fewer."""
-        return self.threads // self.threads_per_tile * self.tiles_per_thread
+        return self.thread_groups * self.tiles_per_thread
 
     @property
     def has_whole_workgroups(self) -> bool:
@@ -117,14 +126,24 @@ class GpuBlockwiseGemm:
     def steps_per_outer_scale(self) -> int:
         """The steps that share outer scales and offsets, which are loaded once for them.
 
-        It is the part of K of a workgroup where there are none, and 1 where they change within a
-        step.
+        It is those of a thread where there are none, and 1 where they change within a step.
         """
         tiles, weight = self.tiles, self.weight
         encodings = [each for each in (weight.scale, weight.offset) if each is not None]
         outer = [each.blocks * tiles.block_size for each in encodings if each.outer is not None]
-        length = math.gcd(tiles.k // self.split_k, *outer)
-        return max(1, length // tiles.k_per_step) if length % tiles.k_per_step == 0 else 1
+        if not outer:
+            return self._steps_of_thread(1)
+        length = math.gcd(*outer)
+        return length // tiles.k_per_step if length % tiles.k_per_step == 0 else 1
+
+    @property
+    def steps_per_thread(self) -> int:
+        """The steps of a thread's part of K; the last parts may have fewer, or none."""
+        return self._steps_of_thread(self.steps_per_outer_scale)
+
+    def _steps_of_thread(self, multiple: int) -> int:
+        steps = self.k_threads * self.split_k * multiple
+        return -(-self.tiles.steps // steps) * multiple
 
     def kernel(self) -> Kernel:
         """Build the kernel.
@@ -165,13 +184,17 @@ class GpuBlockwiseGemm:
             own_rows = [np.minimum(row, last) for row in own_rows]
         group = quotient(scalar(workgroup), self.split_k)
         share = remainder(scalar(workgroup), self.split_k)
+        count = self.threads * self.mr * self.tiles_per_thread
+        partial_sums = workgroup_memory(count, F32, THREAD_N) if self.k_threads > 1 else None
+        memory = _Memory(activations, row_scales, result, partial_sums)
 
         def emit_thread(thread: Value) -> None:
             number = scalar(thread)
-            groups = self.threads // self.threads_per_tile
-            tile_group = quotient(number, self.threads_per_tile) + group * groups
-            first_tile = tile_group * self.tiles_per_thread
             lane_group = remainder(number, self.threads_per_tile)
+            slot = quotient(number, self.threads_per_tile)
+            tile_group = remainder(slot, self.thread_groups) + group * self.thread_groups
+            part = quotient(slot, self.thread_groups) + share * self.k_threads
+            first_tile = tile_group * self.tiles_per_thread
             tiles = [first_tile + index for index in range(self.tiles_per_thread)]
             if not self.has_whole_workgroups:
                 # Tiles after the last repeat it, and are not stored.
@@ -181,8 +204,7 @@ class GpuBlockwiseGemm:
             tile_words = self.tiles.steps * self.tiles.step_bytes // (4 * THREAD_N)
             starts = [tile * tile_words + lane_group for tile in tiles]
             columns = ThreadWeight(self.weight, memrefs, tiles, starts, lane_group)
-            memory = _Memory(activations, row_scales, result)
-            _Thread(self, columns, memory, first_tile, own_rows, share).emit()
+            _Thread(self, columns, memory, number, first_tile, own_rows, part, share).emit()
 
         for_each_thread(self.threads, emit_thread)
 
@@ -201,42 +223,57 @@ class GpuBlockwiseGemm:
 
 @dataclass(frozen=True)
 class _Memory:
-    """The memrefs of activations, their scales if they are int8, and the result."""
+    """The memrefs of activations, their scales if they are int8, the result, and partial sums."""
 
     activations: Value
     row_scales: Value | None
     result: Value
+    partial_sums: Value | None
 
 
 @dataclass(frozen=True)
 class _Thread:
     """The code of a thread, for its columns of the weight.
 
-    `memory` has the other memrefs; `share` is the part of K, with split-K.
+    `memory` has the other memrefs; `part` is the part of K, and `share` that of the workgroup.
     """
 
     gemm: GpuBlockwiseGemm
     columns: ThreadWeight
     memory: _Memory
+    number: ArrayLike
     first_tile: ArrayLike
     rows: Sequence[ArrayLike]
+    part: ArrayLike
     share: ArrayLike
 
     def emit(self) -> None:
-        """Emit the loop over K, and the stores."""
-        gemm, steps = self.gemm, self.gemm.tiles.steps // self.gemm.split_k
+        """Emit the loop over K, the sum of the parts, and the stores."""
+        gemm, multiple = self.gemm, self.gemm.steps_per_outer_scale
         initial = [Vectors(THREAD_N).known(0.0, F32)] * (len(self.rows) * gemm.tiles_per_thread)
-        first = self.share * steps
-        accumulators = loop(
-            *(first.value, (first + steps).value, gemm.steps_per_outer_scale),
-            self._add_steps,
-            initial,
-        )
+        first = self.part * gemm.steps_per_thread
+        end = first + gemm.steps_per_thread
+        if gemm.steps_per_thread * gemm.k_threads * gemm.split_k != gemm.tiles.steps:
+            first, end = (np.minimum(each, gemm.tiles.steps) for each in (first, end))
+        accumulators = loop(first.value, end.value, multiple, self._add_steps, initial)
+        if self.memory.partial_sums is None:
+            self._store_all(accumulators)
+            return
         for index, accumulator in enumerate(accumulators):
-            row, tile = divmod(index, gemm.tiles_per_thread)
-            self._store(accumulator, self.rows[row], tile)
+            self._store_sum(accumulator, index)
+        barrier()
+        when(self.number < gemm.threads // gemm.k_threads, lambda: self._store_all(self._total()))
 
     # -- K loop -----------------------------------------------------------------------------------
+
+    @property
+    def _products(self) -> BlockProducts:
+        """The arithmetic, by the type of the activations."""
+        gemm, memory = self.gemm, self.memory
+        arguments = gemm.tiles, gemm.tiles_per_thread, self.rows, memory.activations
+        if memory.row_scales is not None:
+            return IntegerDots(*arguments, memory.row_scales)
+        return FloatProducts(*arguments, gemm.cast)
 
     def _add_steps(self, number: Value, *accumulators: ArrayLike) -> list[ArrayLike]:
         """Add the steps that share outer scales."""
@@ -249,8 +286,10 @@ class _Thread:
         def add_step(step: Value, *carried: ArrayLike) -> list[ArrayLike]:
             return self._add_step(scalar(step), outer, carried)
 
-        end = (first + gemm.steps_per_outer_scale).value
-        return loop(number, end, 1, add_step, accumulators)
+        end = first + gemm.steps_per_outer_scale
+        if gemm.tiles.steps % gemm.steps_per_outer_scale:
+            end = np.minimum(end, gemm.tiles.steps)
+        return loop(number, end.value, 1, add_step, accumulators)
 
     def _add_step(
         self, step: ArrayLike, outer: OuterScales | None, accumulators: Sequence[ArrayLike]
@@ -259,7 +298,7 @@ class _Thread:
 
         `outer` has the outer scales of its blocks; None to load them.
         """
-        tiles, columns = self.gemm.tiles, self.columns
+        tiles, columns, products = self.gemm.tiles, self.columns, self._products
         words_per_step = tiles.plane_vectors[0]
         if tiles.block_size >= tiles.k_per_step:
             block = quotient(step, tiles.block_size // tiles.k_per_step)
@@ -268,12 +307,11 @@ class _Thread:
             def add_word(number: Value, *carried: ArrayLike) -> list[ArrayLike]:
                 words = StepWords(columns, step)
                 k_packs = [KPack(field, scalar(number)) for field in fields]
-                return self._add_k_packs(words, k_packs, parameters, carried)
+                return products.add(words, k_packs, parameters, carried)
 
             parameters = columns.parameters(block, outer)
-            initial = self._initial(parameters, accumulators)
-            dots = loop(0, words_per_step, 1, add_word, initial)
-            return self._add_scaled(block, parameters, dots, accumulators)
+            dots = loop(0, words_per_step, 1, add_word, products.initial(accumulators))
+            return products.finish(block, parameters, dots, accumulators)
         words, totals = StepWords(columns, step), list(accumulators)
         blocks, k_packs_per_block = tiles.k_per_step // tiles.block_size, tiles.block_size // 4
         for number in range(blocks):
@@ -281,102 +319,40 @@ class _Thread:
             parameters = columns.parameters(block, outer)
             own = range(number * k_packs_per_block, (number + 1) * k_packs_per_block)
             k_packs = [KPack(*divmod(k_pack, words_per_step)) for k_pack in own]
-            initial = self._initial(parameters, totals)
-            dots = self._add_k_packs(words, k_packs, parameters, initial)
-            totals = self._add_scaled(block, parameters, dots, totals)
+            dots = products.add(words, k_packs, parameters, products.initial(totals))
+            totals = products.finish(block, parameters, dots, totals)
         return totals
 
-    def _initial(
-        self, parameters: BlockParameters, accumulators: Sequence[ArrayLike]
-    ) -> list[ArrayLike]:
-        """The initial sums of a block: the accumulators of f32 activations, zeros of int8 ones.
+    # -- partial sums -----------------------------------------------------------------------------
 
-        With offsets the sum of each row's activations follows.
-        """
-        if not self.gemm.has_int8_activations:
-            return list(accumulators)
-        dots = [Vectors(THREAD_N).known(0.0, F32)] * len(accumulators)
-        if parameters.offsets is not None:
-            dots += [Scalars().known(0.0, F32)] * len(self.rows)
-        return dots
+    def _store_sum(self, accumulator: ArrayLike, index: int) -> None:
+        """Store an accumulator to the workgroup's memory."""
+        assert self.memory.partial_sums is not None
+        position = self.number + index * self.gemm.threads
+        store_element(accumulator, self.memory.partial_sums, [position.value])
 
-    def _add_k_packs(
-        self,
-        words: StepWords,
-        k_packs: Sequence[KPack],
-        parameters: BlockParameters,
-        initial: Sequence[ArrayLike],
-    ) -> list[ArrayLike]:
-        """Add the products of some k-packs of a step."""
-        tiles, accumulators = self.gemm.tiles_per_thread, list(initial)
-        count = len(self.rows) * tiles
-        activations = [self._activations(words, k_pack) for k_pack in k_packs]
-        for tile in range(tiles):
-            for k_pack, by_row in zip(k_packs, activations, strict=True):
-                weights = [self._weight(words, k_pack, m, parameters, tile) for m in range(4)]
-                for row, members in enumerate(by_row):
-                    index = row * tiles + tile
-                    for activation, weight in zip(members, weights, strict=True):
-                        accumulators[index] = (
-                            accumulators[index] + broadcast(activation, THREAD_N) * weight
-                        )
-        for by_row in activations:
-            for row, members in enumerate(by_row[: len(accumulators) - count]):
-                for activation in members:
-                    accumulators[count + row] = accumulators[count + row] + activation
-        return accumulators
-
-    def _activations(self, words: StepWords, k_pack: KPack) -> list[list[ArrayLike]]:
-        """The four activations of a k-pack, of each row."""
-        tiles = self.gemm.tiles
-        position = words.step * (tiles.k_per_step // 4) + k_pack.number(tiles)
-        loaded = [
-            load_element(self.memory.activations, [(row * (tiles.k // 4) + position).value])
-            for row in self.rows
-        ]
-        if not self.gemm.has_int8_activations:  # lanes of a vector
-            return [[element_at(each, member) for member in range(4)] for each in loaded]
-        shifts = (24, 16, 8, 0)  # bytes of a word
-        return [[convert((each << shift) >> 24, F32) for shift in shifts] for each in loaded]
-
-    def _weight(
-        self, words: StepWords, k_pack: KPack, member: int, parameters: BlockParameters, tile: int
-    ) -> ArrayLike:
-        """The multiplicands of a tile, f32: dequantized, or integers for int8 activations."""
-        gemm, zero_point = self.gemm, parameters.zero_points[tile]
-        integers = words.integers(k_pack, member, tile)
-        if gemm.has_int8_activations:
-            return convert(integers if is_zero(zero_point) else integers - zero_point, F32)
-        offset = None if parameters.offsets is None else parameters.offsets[tile]
-        real = gemm.cast.dequantize(integers, parameters.scales[tile], zero_point, offset)
-        return convert(real, F32)
-
-    def _add_scaled(
-        self,
-        block: ArrayLike,
-        parameters: BlockParameters,
-        dots: Sequence[ArrayLike],
-        accumulators: Sequence[ArrayLike],
-    ) -> list[ArrayLike]:
-        """Add a block's sums of int8 activations, times scales, to the accumulators."""
-        gemm, tiles = self.gemm, self.gemm.tiles_per_thread
-        if self.memory.row_scales is None:
-            return list(dots)
-        blocks = gemm.tiles.k // gemm.tiles.block_size
+    def _total(self) -> list[ArrayLike]:
+        """The sums of all threads with the columns and rows of this one."""
+        gemm, memory = self.gemm, self.memory.partial_sums
+        assert memory is not None
+        stride = gemm.threads // gemm.k_threads
         totals = []
-        for number, row in enumerate(self.rows):
-            scale = load_element(self.memory.row_scales, [(row * blocks + block).value])
-            row_scale = broadcast(scale, THREAD_N)
-            for tile in range(tiles):
-                index = number * tiles + tile
-                real = dots[index] * convert(parameters.scales[tile], F32)
-                if parameters.offsets is not None:
-                    row_sum = broadcast(dots[len(accumulators) + number], THREAD_N)
-                    real = real + row_sum * convert(parameters.offsets[tile], F32)
-                totals.append(accumulators[index] + real * row_scale)
+        for index in range(len(self.rows) * gemm.tiles_per_thread):
+            first = self.number + index * gemm.threads
+            partial = [
+                load_element(memory, [(first + part * stride).value])
+                for part in range(gemm.k_threads)
+            ]
+            totals.append(functools.reduce(operator.add, partial))
         return totals
 
     # -- store ------------------------------------------------------------------------------------
+
+    def _store_all(self, accumulators: Sequence[ArrayLike]) -> None:
+        """Store the accumulators of all rows and tiles."""
+        for index, accumulator in enumerate(accumulators):
+            row, tile = divmod(index, self.gemm.tiles_per_thread)
+            self._store(accumulator, self.rows[row], tile)
 
     def _store(self, accumulator: ArrayLike, row: ArrayLike, tile: int) -> None:
         """Store the thread's columns of a tile, without those at N or beyond."""

@@ -38,7 +38,7 @@ from ...numerics.parameters import ExpressedType, StorageType
 
 _K_PACK = 4
 """A word has this many activations."""
-_CAST = Cast(StorageType(32, True, -127, 127), ExpressedType.F32, division="exact")
+INT8_CAST = Cast(StorageType(32, True, -127, 127), ExpressedType.F32, division="exact")
 """The 8-bit integers are i32 until four are packed to a word."""
 
 
@@ -92,7 +92,7 @@ class GpuQuantizeRows:
 
             def quantize(index: Value) -> None:
                 word = (first + scalar(index)).value
-                rounded = _CAST.quantize(load_element(activations, [word]), scale_vector)
+                rounded = INT8_CAST.quantize(load_element(activations, [word]), scale_vector)
                 shifted = (rounded & 255) << constant_vector([0, 8, 16, 24], I32)
                 bytes_ = [element_at(shifted, lane) for lane in range(_K_PACK)]
                 store_element(functools.reduce(operator.or_, bytes_), integers, [word])

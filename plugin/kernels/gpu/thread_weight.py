@@ -93,20 +93,25 @@ class ThreadWeight:
 
     def parameters(self, block: ArrayLike, outer: OuterScales | None) -> BlockParameters:
         """Load the parameters of a block; outer scales too if they are None."""
-        weight, memrefs = self.weight, self.memrefs
         outer = outer or self.outer_scales(block)
-        assert weight.scale is not None  # only weights of floats have none
-        scales = self._load_field(weight.scale, memrefs.scales, block, outer.scales)
-        zero_points: list[ArrayLike | int] = [weight.zero_point or 0 for _ in self.tiles]
-        if memrefs.zero_points is not None:
-            zero_points = [
-                self._load_bytes(memrefs.zero_points, block, index, U8)
-                for index in range(len(self.tiles))
-            ]
-        if weight.offset is None:
+        scales, zero_points = self.scales(block, outer), self.zero_points(block)
+        if self.weight.offset is None:
             return BlockParameters(scales, zero_points, None)
-        offsets = self._load_field(weight.offset, memrefs.offsets, block, outer.offsets)
+        offsets = self._load_field(self.weight.offset, self.memrefs.offsets, block, outer.offsets)
         return BlockParameters(scales, zero_points, offsets)
+
+    def scales(self, block: ArrayLike, outer: OuterScales | None = None) -> list[ArrayLike]:
+        """Load the scales of a block."""
+        outer = outer or self.outer_scales(block)
+        assert self.weight.scale is not None  # only weights of floats have none
+        return self._load_field(self.weight.scale, self.memrefs.scales, block, outer.scales)
+
+    def zero_points(self, block: ArrayLike) -> list[ArrayLike | int]:
+        """Load the zero points of a block, or return the one of all blocks."""
+        memory = self.memrefs.zero_points
+        if memory is None:
+            return [self.weight.zero_point or 0 for _ in self.tiles]
+        return [self._load_bytes(memory, block, n, U8) for n in range(len(self.tiles))]
 
     def outer_scales(self, block: ArrayLike) -> OuterScales:
         """Load the outer scales and offsets of a block, f32."""
@@ -189,20 +194,28 @@ class StepWords:
 
     def integers(self, k_pack: KPack, member: int, tile: int) -> ArrayLike:
         """One of the four integers of a k-pack, i32, of the columns in a tile."""
-        tiles, integers = self.columns.weight.tiles, None
+        return self._fields(k_pack, member * 8, tile, 1)
+
+    def bytes(self, k_pack: KPack, tile: int) -> ArrayLike:
+        """The four integers of a k-pack of each column, the bytes of a word."""
+        return self._fields(k_pack, 0, tile, 0x01010101)
+
+    def _fields(self, k_pack: KPack, first_bit: int, tile: int, ones: int) -> ArrayLike:
+        """Join the bits of integers from all planes; ``ones`` has the lowest bit of each."""
+        tiles, fields = self.columns.weight.tiles, None
         for plane, number, bits, byte_shift, integer_shift in tiles.bit_fields(
             k_pack.word, k_pack.field, self._divided
         ):
-            piece, shift = self._word(plane, number, tile), byte_shift + member * 8
+            piece, shift = self._word(plane, number, tile), byte_shift + first_bit
             if not isinstance(shift, int):
                 piece = piece >> broadcast(convert(shift, U32), THREAD_N)
             elif shift:
                 piece = piece >> shift
-            if bits < 8 or member < 3:
-                piece = piece & ((1 << bits) - 1)
+            if bits < 8 or (ones == 1 and first_bit < 24):
+                piece = piece & (((1 << bits) - 1) * ones)
             piece = piece.form.emitted(piece.value, I32)
-            integers = piece if integers is None else integers | (piece << integer_shift)
-        return integers
+            fields = piece if fields is None else fields | (piece << integer_shift)
+        return fields
 
     def _divided(
         self, word: ArrayLike | int, count: int

@@ -20,11 +20,12 @@ from ..gpu.quantize_rows import GpuQuantizeRows
 from ..gpu.thread_weight import THREAD_N
 from ..pack.packed_weight import Tiles
 from .blockwise import BlockwiseMatch, activation_matrix, match_layout, result_tensor
+from .gpu_matrix import SPIRV_MATRIX, SPIRV_MATRIX_8, call_matrix_gemm, matrix_grid
 from .match_failure import MatchFailure
 
 SPIRV, SPIRV_CPU = "spirv", "spirv-cpu"
 """Names in options of the kernels for GPUs, and for Vulkan devices that are CPUs."""
-GPU_INSTRUCTIONS = (SPIRV, SPIRV_CPU)
+GPU_INSTRUCTIONS = (SPIRV, SPIRV_CPU, SPIRV_MATRIX, SPIRV_MATRIX_8)
 THREADS_PER_TILE = 8
 """Adjacent threads of a workgroup that share a tile.
 
@@ -82,6 +83,10 @@ _SPLIT_K_WORKGROUPS, _MAX_SPLIT_K, _MIN_STEPS_PER_SPLIT = 1024, 32, 4
 A 4096 x 4096 int4 GEMV takes an H200 0.031 ms with a split-K of 32, 0.076 with 16 and 0.41 without.
 llvmpipe is busy without: 1024 x 1024 take it 0.71 ms instead of 0.42.
 """
+_MAX_K_THREADS = {SPIRV: 16, SPIRV_MATRIX: 32}
+"""Threads of a workgroup that share K at most: with `THREADS_PER_TILE` these are 128 threads, which
+each device of Vulkan has, and 256.
+"""
 _ACTIVATION_COST_IN_TILES = 0.5
 """Loading activations costs about as much as half a tile."""
 
@@ -92,6 +97,9 @@ def call_gpu(
     """Emit the calls for one of `GPU_INSTRUCTIONS`, and return the result of the contraction."""
     tiles, m = match.tiles, match.m
     weight = match.weight.packed(kernels, is_planar=True)  # a thread loads vectors of each tensor
+    grid = matrix_grid(match, weight.layout, instructions)
+    if grid is not None:
+        return call_matrix_gemm(match, weight, grid, kernels, result)
     mr, k_packs_per_word = _MIN_MAX_MR, 8 // tiles.plane_bits[0]
     if m is not None:  # M is divided evenly
         mr = -(-m // -(-m // max(_MIN_MAX_MR, _MAX_UNROLLED_MACS // k_packs_per_word)))
@@ -113,7 +121,12 @@ def call_gpu(
         not match.has_float_activations,
         matrices=None if match.choices is None else match.weight.batches,
     )
-    if instructions == SPIRV and m is not None:
+    max_k_threads = _MAX_K_THREADS.get(instructions, _MAX_K_THREADS[SPIRV])
+    if instructions != SPIRV_CPU and (m is None or (m <= mr and instructions != SPIRV)):
+        k_threads = _k_threads(tiles, max_k_threads)
+        threads = THREADS_PER_TILE * k_threads
+        kernel = replace(kernel, tiles_per_thread=1, threads=threads, k_threads=k_threads)
+    elif instructions != SPIRV_CPU and m is not None:
         workgroups = kernel.kernel().workgroups * -(-m // mr)
         kernel = replace(kernel, split_k=_split_k(tiles, m, workgroups))
     activations, extents = activation_matrix(match)
@@ -137,6 +150,15 @@ def call_gpu(
     if split:
         value = stablehlo.reduce(value, [1])
     return result_tensor(match, value, extents, result)
+
+
+def _k_threads(tiles: Tiles, limit: int) -> int:
+    """Return the threads that share K: a power of two, with 4 steps or more for each.
+
+    At least 4, which are the threads of a workgroup without.
+    """
+    limit = min(limit, tiles.steps // _MIN_STEPS_PER_SPLIT)
+    return 1 << max(limit, _THREADS_PER_WORKGROUP // THREADS_PER_TILE).bit_length() - 1
 
 
 def _split_k(tiles: Tiles, m: int, workgroups: int) -> int:
