@@ -8,7 +8,8 @@
   (`subquant.iree_hooks.kernel_bodies`), and all executables are one before it lowers them
   (`subquant.iree_hooks.merged_executables`);
 * for a CPU, synchronous entry points (`subquant.iree_hooks.sync_entries`);
-* for Vulkan, asynchronous entry points (`subquant.iree_hooks.async_entries`) and exact shaders
+* for Vulkan, elementwise operations on matrices (`subquant.iree_hooks.cooperative_matrices`),
+  asynchronous entry points (`subquant.iree_hooks.async_entries`) and exact shaders
   (`subquant.iree_hooks.exact_shaders`);
 * for a CPU with ``WORKERS``, a worker pool (`subquant.iree_hooks.worker_pool`). In LLVM's dialect
   each function of a dispatch, which IREE calls for one workgroup after the other, gets a wrapper
