@@ -352,6 +352,11 @@ REFUSED: dict[str, tuple[Callable[[], bytes], type[SubquantError], str]] = {
                              "SoftmaxOptions", beta=1.0),
         InputError, "needs a result with the scale 1/32768 and the zero point 0, got 0.00",
     ),
+    "a zero point of an exponential": (
+        lambda: one_operator("EXP", [scaled(0.1, 0, "int16")], [scaled(0.01, 3, "int16")],
+                             "ExpOptions"),
+        InputError, "needs a zero point of 0 of tensor 't1', got 3",
+    ),
     "a negative index": (
         lambda: one_operator("GATHER", [f32(2, 3), [0, -1]], [f32(2, 2)], "GatherOptions", axis=1),
         InputError, r"has the index -1 in tensor 't1', out of range for \[3\]",

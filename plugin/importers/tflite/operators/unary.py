@@ -36,6 +36,8 @@ def apply_by_table(call: Call, function: Callable[[Array], Array]) -> AnyArray:
     x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
     parameters = (x.scale, x.zero_point, y.scale, y.zero_point)
     if operand.tensor.type == "INT16":
+        if y.zero_point:  # LiteRT adds none to the entries of the table
+            raise call.error(f"needs a zero point of 0 of {call.output}, got {y.zero_point}")
         table = interpolation_table(function, *parameters)
         return interpolate(table, convert(operand.value, I32)).astype(np.int16)
     dtype = call.dtype(operand.tensor)
