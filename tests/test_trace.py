@@ -28,7 +28,7 @@ from subquant.numerics.array_functions import (
     rounded_product,
     take,
 )
-from subquant.numerics.convolutions import contract
+from subquant.numerics.convolutions import contract, convolve
 from subquant.runtime import Device
 from together import Together
 
@@ -279,3 +279,20 @@ def test_contractions_of_arrays(shapes: Any, axes: Any, batch: Any, subscripts: 
     left, right = (np.arange(np.prod(shape)).reshape(shape) - 7 for shape in shapes)
     actual = contract(left, right, axes, batch, np.int64)
     np.testing.assert_array_equal(actual, np.einsum(subscripts, left, right))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
+def test_contractions_of_the_greatest_integers(dtype: Any) -> None:
+    """Odd sums beyond 2**24, and beyond 2**31 in int64."""
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    left, right = np.full((2, 4099), high, dtype), np.full((3, 4099), low or high, dtype)
+    left[0, ::2], right[1, 5] = low, 1
+    expected = np.einsum("ik,jk->ij", left.astype(np.int64), right.astype(np.int64))
+    actual = contract(left, right, ((1,), (1,)), dtype=np.int64)
+    np.testing.assert_array_equal(actual, expected)
+    images, kernels = left[None, :, None, :64], right[:, None, None, :9]
+    sums = convolve(images, np.repeat(kernels, 2, axis=1), dtype=np.int64)
+    windows = np.lib.stride_tricks.sliding_window_view(left[:, :64].astype(np.int64), 9, axis=1)
+    np.testing.assert_array_equal(
+        sums[0, :, 0], np.einsum("coi,fi->fo", windows, right[:, :9].astype(np.int64))
+    )
