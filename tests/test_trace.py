@@ -291,8 +291,8 @@ def test_contractions_of_the_greatest_integers(dtype: Any) -> None:
     actual = contract(left, right, ((1,), (1,)), dtype=np.int64)
     np.testing.assert_array_equal(actual, expected)
     images, kernels = left[None, :, None, :64], right[:, None, None, :9]
-    sums = convolve(images, np.repeat(kernels, 2, axis=1), dtype=np.int64)
+    convolved = convolve(images, np.repeat(kernels, 2, axis=1), dtype=np.int64)
     windows = np.lib.stride_tricks.sliding_window_view(left[:, :64].astype(np.int64), 9, axis=1)
     np.testing.assert_array_equal(
-        sums[0, :, 0], np.einsum("coi,fi->fo", windows, right[:, :9].astype(np.int64))
+        convolved[0, :, 0], np.einsum("coi,fi->fo", windows, right[:, :9].astype(np.int64))
     )
