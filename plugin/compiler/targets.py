@@ -48,7 +48,7 @@ _MATRICES = ",cap:CooperativeMatrixKHR,ext:SPV_KHR_cooperative_matrix"
 VULKAN_TARGETS = {
     "generic": _with_bytes("generic"),
     "generic-cpu": _with_bytes("generic-cpu"),
-    "generic-matrix": _with_bytes("generic-matrix", 32, 256, 49152, _MATRICES),
+    "generic-matrix": _with_bytes("generic-matrix", 32, 512, 49152, _MATRICES),
     "generic-matrix-8": _with_bytes("generic-matrix-8", 8, 128, 32768, _MATRICES),
     "generic-32bit": _GENERIC_GPU.format(
         name="generic-32bit",
@@ -65,7 +65,7 @@ VULKAN_TARGETS = {
 ``generic`` needs 8- and 16-bit storage (nearly every device since 2018, and llvmpipe), and f64 or
 i64 only if the program uses them. ``generic-cpu`` is the same for devices that are CPUs, whose
 kernels divide their work into fewer workgroups. ``generic-matrix`` needs subgroups of 32 threads,
-workgroups of 256, and cooperative matrices of 16 x 16 x 16 (NVIDIA); ``generic-matrix-8`` needs
+workgroups of 512, and cooperative matrices of 16 x 16 x 16 (NVIDIA); ``generic-matrix-8`` needs
 subgroups of 8, and matrices of 8 x 8 x 8 (llvmpipe of Mesa 26). ``generic-32bit`` loads and stores
 32-bit words only (SwiftShader). None uses other subgroup operations: IREE's named targets assume a
 subgroup size, and reductions are wrong on a device with another one.

@@ -28,11 +28,15 @@ from ...emit.vectors import (
     fma,
     load_element,
 )
-from ...numerics.array_functions import convert
+from ...numerics.array_functions import bits_of, convert
 from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32
+from ...numerics.parameters import ExpressedType
 from ..pack.packed_weight import Tiles
 from .thread_weight import THREAD_N, BlockParameters, KPack, StepWords
+
+_BITS_OF_2_23 = 0x4B000000
+"""``2**23`` in f32, whose last bit is 1."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,12 @@ class FloatProducts(BlockProducts):
         integers, zero_point = words.integers(k_pack, member, tile), parameters.zero_points[tile]
         scale = parameters.scales[tile]
         offset = None if parameters.offsets is None else parameters.offsets[tile]
-        return convert(self.cast.dequantize(integers, scale, zero_point, offset), F32)
+        if self.cast.expressed is not ExpressedType.F32:
+            return convert(self.cast.dequantize(integers, scale, zero_point, offset), F32)
+        # The same without a conversion of each integer: 2**23 plus an integer has its bits.
+        zero = 2.0**23 + (zero_point if isinstance(zero_point, int) else convert(zero_point, F32))
+        real = (bits_of(integers | _BITS_OF_2_23, F32) - zero) * scale
+        return real if offset is None else real + offset
 
 
 @dataclass(frozen=True)

@@ -310,6 +310,11 @@ class _Thread:
                 return products.add(words, k_packs, parameters, carried)
 
             parameters = columns.parameters(block, outer)
+            if self.gemm.k_threads > 1:  # loads of a step wait for memory together
+                words, numbers = StepWords(columns, step), range(words_per_step)
+                k_packs = [KPack(field, number) for number in numbers for field in fields]
+                dots = products.add(words, k_packs, parameters, products.initial(accumulators))
+                return products.finish(block, parameters, dots, accumulators)
             dots = loop(0, words_per_step, 1, add_word, products.initial(accumulators))
             return products.finish(block, parameters, dots, accumulators)
         words, totals = StepWords(columns, step), list(accumulators)
