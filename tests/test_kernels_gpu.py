@@ -262,7 +262,7 @@ def test_sums_of_integers_are_exact_at_the_extremes(storage, vulkan):
 
 @ON_VULKAN
 @ACTIVATIONS
-@pytest.mark.parametrize("name", [*(sorted(BLOCK_TYPES) if LONG else ("Q4_0", "Q4_K", "Q6_K"))])
+@pytest.mark.parametrize("name", [*(sorted(BLOCK_TYPES) if LONG else ("IQ4_NL", "Q4_K", "Q6_K"))])
 def test_types_of_ggml(name, activations, vulkan):
     """Constants, and scales that are quantized themselves."""
     import gguf

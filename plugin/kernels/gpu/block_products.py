@@ -142,8 +142,8 @@ class FloatProducts(BlockProducts):
             return convert(self.cast.dequantize(integers, scale, zero_point, offset), F32)
         # The same without a conversion of each integer: 2**23 plus an integer has its bits.
         zero = 2.0**23 + (zero_point if isinstance(zero_point, int) else convert(zero_point, F32))
-        real = (bits_of(integers | _BITS_OF_2_23, F32) - zero) * scale
-        return real if offset is None else real + offset
+        real = (bits_of(integers | _BITS_OF_2_23, F32) - zero) * convert(scale, F32)
+        return real if offset is None else real + convert(offset, F32)
 
 
 @dataclass(frozen=True)
