@@ -18,16 +18,8 @@ from dataclasses import dataclass
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, Scalars
-from ...emit.vectors import (
-    Vectors,
-    broadcast,
-    byte_dot,
-    byte_dots,
-    constant_word,
-    element_at,
-    fma,
-    load_element,
-)
+from ...emit.gpu_threads import byte_dot, byte_dots
+from ...emit.vectors import Vectors, broadcast, constant_word, element_at, fma, load_element
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32

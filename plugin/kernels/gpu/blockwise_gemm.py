@@ -37,14 +37,13 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.gpu_threads import barrier, for_each_thread, workgroup_memory
 from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.operation import index_type, value
 from ...emit.vectors import (
     Vectors,
-    barrier,
     element_at,
-    for_each_thread,
     load_element,
     loop,
     quotient,
@@ -52,7 +51,6 @@ from ...emit.vectors import (
     store_element,
     when,
     workgroup_id,
-    workgroup_memory,
 )
 from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32

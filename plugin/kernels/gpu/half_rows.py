@@ -25,13 +25,13 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.gpu_threads import for_each_thread
 from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
     broadcast,
     element_at,
-    for_each_thread,
     load_element,
     loop,
     quotient,

@@ -29,12 +29,11 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.cooperative import Matrix, load_matrix, multiply_add, store_matrix, zero_matrix
+from ...emit.gpu_threads import barrier, for_each_thread, workgroup_memory
 from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.vectors import (
-    barrier,
     element_at,
-    for_each_thread,
     from_elements,
     loop,
     quotient,
@@ -42,7 +41,6 @@ from ...emit.vectors import (
     store_element,
     when,
     workgroup_id,
-    workgroup_memory,
 )
 from ...numerics.array_functions import convert
 from ...numerics.element_types import F16, F32

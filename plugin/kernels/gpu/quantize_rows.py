@@ -18,6 +18,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.gpu_threads import for_each_thread
 from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.vectors import (
@@ -25,7 +26,6 @@ from ...emit.vectors import (
     broadcast,
     constant_vector,
     element_at,
-    for_each_thread,
     load_element,
     loop,
     store_element,
