@@ -20,6 +20,7 @@ import pytest
 from click.testing import Result
 
 import command_line
+from generate_cases import INTERRUPTED, WRONG_CALLS
 from gguf_models import SMALL, TinyModel
 from programs import LONG
 from subquant.commands import console
@@ -251,22 +252,6 @@ def test_a_terminal_obeys_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- how it ends -----------------------------------------------------------------------------------
 
 
-INTERRUPTED = """
-import os, signal, sys
-from subquant.models import session
-from subquant.cli import main
-read, count = session.Session.next, 0
-def next(self, token):
-    global count
-    count += 1
-    if count == 4:
-        os.kill(os.getpid(), signal.SIGINT)
-    return read(self, token)
-session.Session.next = next
-main(sys.argv[1:])
-"""
-
-
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_ends_a_text(model: Path) -> None:
     arguments = spelled("generate", "--model", model, "--prompt", PROMPT, "--seed", "1")
@@ -311,32 +296,7 @@ def test_perplexity_is_the_oracles(model: Path, tokenizer: Tokenizer, tmp_path: 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
-    [
-        ((), 2, "there is no prompt; add --prompt TEXT, or --prompt - for standard input"),
-        *(
-            (("--emit", "x", *inputs), 2, f"--emit does not take {inputs[0]}: {why}")
-            for inputs, why in {
-                ("--prompt", "a"): "it generates no text; remove --prompt",
-                ("--top-k", "1"): "it generates no text",
-                ("--json",): "it generates no text",
-                ("--max-tokens", "256"): "it generates no text",
-                ("--activations", "int8"): "it is an option of subquant compile",
-                ("--device", "vulkan"): "it is an option of subquant run, and --target one of",
-                ("--threads", "1"): "it is an option of subquant run",
-            }.items()
-        ),
-        (("--prompt", "a", "--system", "b"), 2, "--system needs --chat"),
-        (("--prompt", "a", "--top-p", "2"), 2, "top-p is 2.0, expected more than 0, and at most 1"),
-        (("--prompt", "a", "--context", "0"), 2, "the context is 0, expected 1 to 64, which the"),
-        (("--prompt", "a", "--context", "65"), 2, "the context is 65, expected 1 to 64, which the"),
-        (
-            ("--prompt", "the " * 99),
-            2,
-            "tokens of the prompt do not fit into the context of 64; give a",
-        ),
-        (("--prompt", "a", "--device", "tpu"), 1, "no device"),
-        (("--prompt", "a\udcff"), 1, "the text is not Unicode: character 1 is half of one"),
-    ],
+    WRONG_CALLS,
 )
 def test_a_wrong_call(model: Path, arguments: tuple[str, ...], status: int, message: str) -> None:
     assert message in fail(status, "generate", "--model", model, *arguments)

@@ -14,7 +14,7 @@ from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.importers.tflite import Interpreter, inspection, write_module
 from subquant.importers.tflite.reading.model import read_tflite
-from tflite_builder import Graph, Quantized, assign, f32, file_of, one_operator, read_object, schema
+from tflite_builder import Graph, Quantized, assign, f32, one_operator, schema
 from tflite_custom_cases import flexbuffer
 from tflite_recurrent_cases import CASES as RECURRENT
 
@@ -440,18 +440,3 @@ def test_an_unknown_option_of_a_custom_operator_is_refused() -> None:
     for value in (3, "text", [1, 2]):
         with pytest.raises(UnsupportedError, match="has the option 'other'"):
             computed(rotation(other=value))
-
-
-def test_a_signature_that_names_another_tensor_is_an_error() -> None:
-    s = schema()
-    model = read_object(activation())
-    signature = s.SignatureDefT()
-    signature.signatureKey, signature.inputs, signature.outputs = b"main", [], []
-    for side, index, name in ((signature.inputs, 0, b"x"), (signature.inputs, 1, b"z"),
-                              (signature.outputs, 1, b"y")):  # fmt: skip
-        entry = s.TensorMapT()
-        entry.name, entry.tensorIndex = name, index
-        side.append(entry)
-    model.signatureDefs = [signature]
-    with pytest.raises(SubquantError, match="signature 'main' names tensor 1 'z', which is no"):
-        read_tflite(file_of(model))

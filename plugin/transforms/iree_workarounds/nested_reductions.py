@@ -4,7 +4,7 @@ Symptom: wrong sums and extrema, of both reductions, without an error. For ``s =
 and ``m = max(x - s)`` over all axes, a program that returns `s` and `m` gets both wrong.
 Cause: IREE 3.13 computes both in one dispatch if the first result has other readers too, and cuts
 the loop over the rows into tiles, of which each starts the reductions again.
-Test: `test_nested_reductions_are_still_wrong` in tests/test_iree_limits_numbers.py.
+Test: `test_nested_reductions_are_still_wrong` in tests/test_iree_limits_reductions.py.
 
 A reduction with fewer results than another one that it depends on also reduces an axis of the
 results of that one. The first reduction is computed separately then. Those of a softmax or a
