@@ -17,7 +17,6 @@ block of a row, as in `quantize_rows`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,9 +28,7 @@ from ...emit.gpu_threads import for_each_thread
 from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import Extent
 from ...emit.vectors import (
-    Vectors,
     broadcast,
-    element_at,
     load_element,
     loop,
     quotient,
@@ -42,13 +39,12 @@ from ...emit.vectors import (
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.block_contraction import activation_scale
 from ...numerics.element_types import F16, F32, I32
-from .quantize_rows import INT8_CAST
+from .quantize_rows import INT8_CAST, K_PACK, block_of_thread, max_magnitude
 
 FLOAT_TERMS = 3
 """The terms of an f32: 24 bits in terms of 11."""
 _LOW_BITS = 13
 """The bits of an f32 that an f16 does not have."""
-_LANES = 4
 _F32_BIAS, _F32_FRACTION_BITS, _MAX_F16_EXPONENT = 127, 23, 15
 
 
@@ -75,8 +71,8 @@ class GpuHalfRows:
         """Build the kernel: bindings are activations, terms, and scales by rows of matrices."""
         blocks = self.k // self.block_size
         bindings = [
-            Binding((None, self.k), F32, _LANES),
-            *[Binding((None, self.k), F16, _LANES)] * self.terms,
+            Binding((None, self.k), F32, K_PACK),
+            *[Binding((None, self.k), F16, K_PACK)] * self.terms,
             Binding((None, blocks), F32),
         ]
         workgroups = -(-blocks // self.threads)
@@ -85,22 +81,13 @@ class GpuHalfRows:
     def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
         activations, *terms, scales = memories
         row, blocks = scalar(workgroup_id(0)), self.k // self.block_size
-        words = self.block_size // _LANES
+        words = self.block_size // K_PACK
         row_of_matrices, own_row = quotient(row, self.side), remainder(row, self.side)
 
         def convert_block(thread: Value) -> None:
-            block = scalar(workgroup) * self.threads + scalar(thread)
-            if blocks % self.threads:
-                block = np.minimum(block, blocks - 1)  # threads after the last repeat its block
+            block = block_of_thread(workgroup, thread, self.threads, blocks)
             first = (row * blocks + block) * words
-
-            def max_magnitude(index: Value, greatest: ArrayLike) -> list[ArrayLike]:
-                vector = load_element(activations, [(first + scalar(index)).value])
-                return [np.maximum(greatest, np.abs(vector))]
-
-            [greatest] = loop(0, words, 1, max_magnitude, [Vectors(_LANES).known(0.0, F32)])
-            lanes = [element_at(greatest, lane) for lane in range(_LANES)]
-            maximum = functools.reduce(np.maximum, lanes)
+            maximum = max_magnitude(activations, first, words)
             factor, scale = _power_of_two(maximum)
             if self.terms == 1:
                 scale = activation_scale(maximum)
@@ -110,9 +97,9 @@ class GpuHalfRows:
             def convert_word(index: Value) -> None:
                 vector = load_element(activations, [(first + scalar(index)).value])
                 halves = (
-                    [INT8_CAST.quantize(vector, broadcast(scale, _LANES))]
+                    [INT8_CAST.quantize(vector, broadcast(scale, K_PACK))]
                     if self.terms == 1
-                    else _terms(vector * broadcast(factor, _LANES))
+                    else _terms(vector * broadcast(factor, K_PACK))
                 )
                 target = self._word(row_of_matrices, own_row, block * words + scalar(index))
                 for half, term in zip(halves, terms, strict=True):
@@ -124,7 +111,7 @@ class GpuHalfRows:
 
     def _word(self, row: ArrayLike, own_row: ArrayLike, word: ArrayLike) -> ArrayLike:
         """The index of a word of a row, among the words of the matrices."""
-        words = self.side // _LANES
+        words = self.side // K_PACK
         matrix = row * (self.k // self.side) + quotient(word, words)
         return (matrix * self.side + own_row) * words + remainder(word, words)
 

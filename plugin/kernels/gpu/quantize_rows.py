@@ -36,10 +36,28 @@ from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32
 from ...numerics.parameters import ExpressedType, StorageType
 
-_K_PACK = 4
+K_PACK = 4
 """A word has this many activations."""
 INT8_CAST = Cast(StorageType(32, True, -127, 127), ExpressedType.F32, division="exact")
 """The 8-bit integers are i32 until four are packed to a word."""
+
+
+def block_of_thread(workgroup: Value, thread: Value, threads: int, blocks: int) -> ArrayLike:
+    """The number of a thread's block of a row; threads after the last repeat its block."""
+    block = scalar(workgroup) * threads + scalar(thread)
+    return np.minimum(block, blocks - 1) if blocks % threads else block
+
+
+def max_magnitude(activations: Value, first: ArrayLike, words: int) -> ArrayLike:
+    """The greatest magnitude of some words of activations, from the word `first` on."""
+
+    def greater(index: Value, greatest: ArrayLike) -> list[ArrayLike]:
+        vector = load_element(activations, [(first + scalar(index)).value])
+        return [np.maximum(greatest, np.abs(vector))]
+
+    [greatest] = loop(0, words, 1, greater, [Vectors(K_PACK).known(0.0, F32)])
+    lanes = [element_at(greatest, lane) for lane in range(K_PACK)]
+    return functools.reduce(np.maximum, lanes)
 
 
 @dataclass(frozen=True)
@@ -61,8 +79,8 @@ class GpuQuantizeRows:
         """Build the kernel: bindings are activations, integers (words of four), and scales."""
         blocks = self.k // self.block_size
         bindings = [
-            Binding((None, self.k), F32, _K_PACK),
-            Binding((None, self.k // _K_PACK), I32),
+            Binding((None, self.k), F32, K_PACK),
+            Binding((None, self.k // K_PACK), I32),
             Binding((None, blocks), F32),
         ]
         workgroups = -(-blocks // self.threads)
@@ -71,30 +89,21 @@ class GpuQuantizeRows:
     def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
         activations, integers, scales = memories
         row, blocks = scalar(workgroup_id(0)), self.k // self.block_size
-        words = self.block_size // _K_PACK
+        words = self.block_size // K_PACK
 
         def quantize_block(thread: Value) -> None:
-            block = scalar(workgroup) * self.threads + scalar(thread)
-            if blocks % self.threads:
-                block = np.minimum(block, blocks - 1)  # threads after the last repeat its block
+            block = block_of_thread(workgroup, thread, self.threads, blocks)
             block = row * blocks + block
             first = block * words
-
-            def max_magnitude(index: Value, greatest: ArrayLike) -> list[ArrayLike]:
-                vector = load_element(activations, [(first + scalar(index)).value])
-                return [np.maximum(greatest, np.abs(vector))]
-
-            [greatest] = loop(0, words, 1, max_magnitude, [Vectors(_K_PACK).known(0.0, F32)])
-            lanes = [element_at(greatest, lane) for lane in range(_K_PACK)]
-            scale = activation_scale(functools.reduce(np.maximum, lanes))
+            scale = activation_scale(max_magnitude(activations, first, words))
             store_element(scale, scales, [block.value])
-            scale_vector = broadcast(scale, _K_PACK)
+            scale_vector = broadcast(scale, K_PACK)
 
             def quantize(index: Value) -> None:
                 word = (first + scalar(index)).value
                 rounded = INT8_CAST.quantize(load_element(activations, [word]), scale_vector)
                 shifted = (rounded & 255) << constant_vector([0, 8, 16, 24], I32)
-                bytes_ = [element_at(shifted, lane) for lane in range(_K_PACK)]
+                bytes_ = [element_at(shifted, lane) for lane in range(K_PACK)]
                 store_element(functools.reduce(operator.or_, bytes_), integers, [word])
 
             loop(0, words, 1, quantize)
