@@ -112,6 +112,12 @@ def test_peers_that_are_for_this_cpu_say_so() -> None:
         bench.subquant.prepare(case, {}, 1, 1)
 
 
+def test_models_of_peers_are_built_without_pytest() -> None:
+    """The environment of ``scripts/bench`` has no pytest, and LiteRT's peer builds its models."""
+    program = "import sys; sys.modules['pytest'] = None; import tflite_builder"
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, check=True)
+
+
 def test_what_a_processor_has_is_hidden(tmp_path: Path) -> None:
     """NumPy asks the processor, as ONNX Runtime and LiteRT do, and so do threads."""
     assert bench.hidden.build({"avx2", "avx512f"}, tmp_path) is None

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 
 Array = np.ndarray[Any, Any]
 
@@ -21,6 +20,8 @@ _TYPES = {
 def schema() -> Any:
     """LiteRT's schema as it generates it."""
     if importlib.util.find_spec("ai_edge_litert") is None:
+        import pytest  # scripts/bench, which has no pytest, builds its models here too
+
         pytest.skip("the package 'ai_edge_litert' is not installed (extra 'test', on Linux)")
     from ai_edge_litert import schema_py_generated
 

@@ -25,6 +25,7 @@ import argparse
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -102,17 +103,33 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _describe(names: Sequence[str], workers: Workers) -> tuple[dict[str, str], list[str]]:
-    """Return the names of the available peers, and a message for each missing one."""
-    available, missing = {}, []
+def _describe(names: Sequence[str], workers: Workers) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the name and version of each available peer, and why each other one is missing."""
+    available, missing = {}, {}
     for name in names:
         try:
             description = workers.get(name, 1).ask("describe")
             available[name] = f"{description['name']} {description['version']}"
         except PeerFailed as error:
             workers.drop(name, 1)
-            missing.append(f"{name} is left out: {error}")
+            missing[name] = str(error)
     return available, missing
+
+
+def _commit() -> dict[str, str]:
+    """Return the checkout's commit as a row of the machine's description; none without git."""
+    git = ["git", "-C", str(_ROOT)]
+    try:
+        head, changes = (
+            subprocess.run([*git, *arguments], capture_output=True, text=True, check=True).stdout
+            for arguments in (
+                ["rev-parse", "--short", "HEAD"],
+                ["status", "--porcelain", "--untracked-files=no"],
+            )
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return {"commit": head.strip() + (", with changes" if changes else "")}
 
 
 def _refusal(target_cpu: str) -> str | None:
@@ -203,7 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if libraries := missing_libraries():
         _say(f"modules of PyTorch are left out: .venv-bench has no {', '.join(libraries)}")
-    machine = describe_machine() | {"load before": f"{os.getloadavg()[0]:.1f}"}
+    load = {"load before": f"{os.getloadavg()[0]:.1f}"}
+    machine = describe_machine() | _commit() | load
     log = options.log or Path(tempfile.mkstemp(prefix="subquant-bench-", suffix=".log")[1])
     folder = tempfile.TemporaryDirectory()
     preloaded = None
@@ -216,8 +234,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     workers = Workers(log, preloaded)
     try:
         peers, missing = _describe([OURS, *options.peers], workers)
-        for line in missing:
-            _say(line)
+        left_out = [f"{name}: {reason}" for name, reason in missing.items()]
+        for line in left_out:
+            _say(f"left out: {line}")
+        machine["peers left out"] = "; ".join(left_out) or "none"
         outcomes = run(
             cases, options.threads, list(peers), options.seconds, workers, options.target_cpu
         )
