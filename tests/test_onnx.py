@@ -117,6 +117,44 @@ def test_defaults_of_a_function_are_not_those_of_its_operators() -> None:
     assert (y.tolist(), z.tolist()) == ([-2, 3], [-1, 3])
 
 
+def test_functions_of_another_operator_set_are_refused() -> None:
+    opsets = [onnx.helper.make_opsetid("", 11)]
+    function = onnx.helper.make_function(
+        "own", "F", ["a"], ["b"], [node("Softmax", ["a"], ["b"], axis=1)], opsets
+    )
+    floats = ("FLOAT", (2, 3, 4))
+    proto = model([node("own.F", ["x"], ["y"])], {"x": floats}, {"y": floats}, {})
+    proto.functions.append(function)
+    proto.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    with pytest.raises(UnsupportedError, match="function 'F' of operator set 11, and the model im"):
+        computed(proto, None, np.zeros((2, 3, 4), np.float32))
+
+
+def test_an_attribute_that_a_caller_lacks_is_the_default_of_the_function_called() -> None:
+    """G passes its attribute on to F, whose default counts where G got none."""
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("own", 1)]
+
+    def with_reference(op: str, name: str, referred: str) -> onnx.NodeProto:
+        call = node(op, ["a"], ["b"])
+        call.attribute.add(name=name, type=onnx.AttributeProto.FLOAT).ref_attr_name = referred
+        return call
+
+    f = onnx.helper.make_function(
+        "own", "F", ["a"], ["b"], [with_reference("LeakyRelu", "alpha", "slope")], opsets, [],
+        [onnx.helper.make_attribute("slope", 0.5)],
+    )  # fmt: skip
+    g = onnx.helper.make_function(
+        "own", "G", ["a"], ["b"], [with_reference("own.F", "slope", "outer")], opsets, ["outer"]
+    )
+    calls = [node("own.G", ["x"], ["y"]), node("own.G", ["x"], ["z"], outer=0.25)]
+    floats = ("FLOAT", (2,))
+    proto = model(calls, {"x": floats}, {"y": floats, "z": floats}, {})
+    proto.functions.extend([f, g])
+    proto.opset_import.append(opsets[1])
+    y, z = computed(proto, None, np.float32([-4, 3]))
+    assert (y.tolist(), z.tolist()) == ([-2, 3], [-1, 3])
+
+
 def remainder(opset: int) -> onnx.ModelProto:
     """Mod of floats without ``fmod``."""
     floats = ("FLOAT", (2,))

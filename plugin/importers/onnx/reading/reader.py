@@ -150,8 +150,6 @@ class _ModelReader(TensorReader):
 
     def _inlined(self, proto: Any) -> Any:
         """Replace calls of the model's own functions by their nodes."""
-        from onnx import inliner
-
         for function in proto.functions:
             name, domain = self.text(function.name), _domain(self.text(function.domain))
             if self.onnx.defs.has(name, domain):
@@ -160,12 +158,22 @@ class _ModelReader(TensorReader):
                     "each runtime choose which of both a node means; give the function another "
                     "name or domain"
                 )
-        _state_defaults(proto)
         try:
-            return inliner.inline_local_functions(proto)
+            inlined = _inlined(proto)
         except Exception as error:  # whatever its C++ raises: the functions are the file's
             problem = f"has functions that cannot be inlined: {first_line(error)}"
             raise self.error(problem) from None
+        for function in inlined.functions:  # onnx.inliner leaves functions of other versions
+            versions = [
+                next((each.version for each in body.opset_import if not _domain(each.domain)), 1)
+                for body in (function, proto)
+            ]
+            if versions[0] != versions[1]:
+                raise self.unsupported(
+                    f"has the function {quoted(function.name)} of operator set {versions[0]}, and "
+                    f"the model imports {versions[1]}; export both for the same one"
+                )
+        return inlined
 
     def _constants(self, graph: Any, path: str) -> dict[str, Tensor]:
         constants = {self.text(each.name): self.tensor(each) for each in graph.initializer}
@@ -328,20 +336,36 @@ def _tensors(graph: Any) -> Iterator[Any]:
                 yield from _tensors(inner)
 
 
-def _state_defaults(proto: Any) -> None:
-    """Add the default attributes of functions to the nodes that call them.
+def _inlined(proto: Any) -> Any:
+    """Replace calls of functions by their nodes: callers first, then the functions they call.
 
-    `onnx.inliner` 1.23 leaves them out: the operators inside get their own defaults.
+    `onnx.inliner` 1.23 leaves out the default attributes of functions: the operators inside get
+    their own defaults. So the calls in the graph get the attributes that they lack before they are
+    inlined. A call in a function is in the graph by then, and has those that its function was given.
     """
+    from onnx import inliner
+
+    while True:
+        called = {
+            (node.domain, node.op_type) for each in proto.functions for node in _nodes(each)
+        }
+        outer = [each for each in proto.functions if (each.domain, each.name) not in called]
+        _state_defaults(proto.graph, proto.functions)
+        if not outer or len(outer) == len(proto.functions):  # without an outer one, it says why
+            return inliner.inline_local_functions(proto)
+        names = sorted({(each.domain, each.name) for each in outer})
+        proto = inliner.inline_selected_functions(proto, names)
+
+
+def _state_defaults(graph: Any, functions: Any) -> None:
+    """Add the default attributes of functions to the nodes of a graph that call them."""
     defaults = {
-        (_domain(each.domain), each.name, each.overload): each.attribute_proto
-        for each in proto.functions
+        (_domain(each.domain), each.name, each.overload): each.attribute_proto for each in functions
     }
-    for body in (proto.graph, *proto.functions):
-        for node in _nodes(body):
-            own = {each.name for each in node.attribute}
-            key = (_domain(node.domain), node.op_type, node.overload)
-            node.attribute.extend([each for each in defaults.get(key, ()) if each.name not in own])
+    for node in _nodes(graph):
+        own = {each.name for each in node.attribute}
+        key = (_domain(node.domain), node.op_type, node.overload)
+        node.attribute.extend([each for each in defaults.get(key, ()) if each.name not in own])
 
 
 def _domain(domain: str) -> str:
