@@ -180,7 +180,11 @@ def qlinear_where(call: Call) -> Operand:
 
 @importer("com.microsoft.QLinearSoftmax")
 def qlinear_softmax(call: Call) -> Operand:
-    """QLinearSoftmax-1: ``exp(X) / sum(exp(X))`` along an axis, computed in f32."""
+    """QLinearSoftmax-1: ``exp(X) / sum(exp(X))`` along an axis, computed in f32.
+
+    ONNX Runtime multiplies by ``floor(1 / Y_scale)`` instead of dividing by ``Y_scale``: its
+    results differ by a step where the reciprocal is no integer.
+    """
     if call.attribute("opset", 13) < 13:
         raise call.unsupported(f"of opset {call.attribute('opset')} is not lowered")
     axis = call.axis("axis", len(call.input(0).shape), -1)

@@ -340,8 +340,8 @@ def _inlined(proto: Any) -> Any:
     """Replace calls of functions by their nodes: callers first, then the functions they call.
 
     `onnx.inliner` 1.23 leaves out the default attributes of functions: the operators inside get
-    their own defaults. So the calls in the graph get the attributes that they lack before they are
-    inlined. A call in a function is in the graph by then, and has those that its function was given.
+    their own defaults. So calls in the graph get the attributes that they lack before they are
+    inlined. A call in a function is in the graph by then, with what its function was given.
     """
     from onnx import inliner
 
