@@ -346,9 +346,7 @@ def _inlined(proto: Any) -> Any:
     from onnx import inliner
 
     while True:
-        called = {
-            (node.domain, node.op_type) for each in proto.functions for node in _nodes(each)
-        }
+        called = {(node.domain, node.op_type) for each in proto.functions for node in _nodes(each)}
         outer = [each for each in proto.functions if (each.domain, each.name) not in called]
         _state_defaults(proto.graph, proto.functions)
         if not outer or len(outer) == len(proto.functions):  # without an outer one, it says why
