@@ -177,7 +177,6 @@ class LanguageModel:
 
     def __init__(self, case: Case, tokens: Array, threads: int) -> None:
         self._reader = Reader(case["gguf"], case["context"], threads)
-        self._last = case["context"]
         self._prompt_length = case["prompt"]
         self._timed = [int(token) for token in tokens[self._prompt_length :]]
         if self._prompt_length:
@@ -186,8 +185,7 @@ class LanguageModel:
 
     def call(self, copy: int) -> None:
         """See `Prepared`."""
-        if self._reader.position + len(self._timed) > self._last:
-            self._reader.reset(self._prompt_length)
+        self._reader.reset(self._prompt_length)
         self._reader.read(self._timed)
 
     def result(self) -> Array:

@@ -78,7 +78,6 @@ class LanguageModel:
     def __init__(self, case: Case, tokens: Array, threads: int) -> None:
         model = load(case["file"], context=case["context"], threads=threads)
         self._session = model.session()
-        self._last = case["context"]
         self._prompt_length = case["prompt"]
         self._timed = [int(token) for token in tokens[self._prompt_length :]]
         if self._prompt_length:
@@ -88,8 +87,7 @@ class LanguageModel:
 
     def call(self, copy: int) -> None:
         """See `Prepared`."""
-        if self._session.position + len(self._timed) > self._last:
-            self._session.rewind(self._prompt_length)
+        self._session.rewind(self._prompt_length)
         self._result = self._session.prompt(self._timed)
 
     def result(self) -> Array:
