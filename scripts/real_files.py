@@ -7,8 +7,9 @@ The files and arguments are those of `tests/test_real_onnx.py`, `tests/test_real
 `tests/test_real_language_model.py`, which compare the results. Each program runs with one thread;
 ONNX Runtime with its optimizations, LiteRT with XNNPACK, and llama.cpp if the environment variable
 SUBQUANT_LLAMA names the folder that `scripts/bench` builds it in. A time is the least of repeated
-calls, in turn of subquant and its peer. The run ends where results differ by more than the tests
-allow.
+calls, in turn of subquant and its peer. Both take their arguments in the same way: beside ONNX
+Runtime's `run`, arrays of NumPy in each call; beside LiteRT's `invoke`, memory that they were
+written to before (`Function.bind`). The run ends where results differ by more than the tests allow.
 """
 
 from __future__ import annotations
@@ -91,9 +92,10 @@ def onnx_rows(device: Device, only: Sequence[str]) -> Iterator[Row]:
         arguments = onnx_files.arguments_of(file, feeds)
         session = onnx_files.session_of(data, is_optimized=True)
         expected = onnx_files.session_of(data).run(None, feeds)
-        check(name, executable.main.invoke(arguments), expected, file.tolerance)
+        main = executable.main
+        check(name, main.invoke(arguments), expected, file.tolerance)
         own, peer = least_milliseconds(
-            lambda e=executable, a=arguments: np.asarray(e.main.invoke(a)[0]),
+            lambda f=main, a=arguments: f(*a),
             lambda s=session, f=feeds: s.run(None, f),
         )
         yield Row(file.package, Path(file.path).name, seconds, own, peer)
@@ -128,9 +130,7 @@ def tflite_rows(device: Device, only: Sequence[str]) -> Iterator[Row]:
         reference.invoke()
         expected = [reference.get_tensor(d["index"]) for d in reference.get_output_details()]
         check(name, function.invoke(inputs), expected, tolerance)
-        times = least_milliseconds(
-            lambda f=function, i=inputs: np.asarray(f.invoke(i)[0]), peer.invoke
-        )
+        times = least_milliseconds(function.bind(*inputs), peer.invoke)
         yield Row(package[0], f"{Path(name).name}.tflite", seconds, *times)
 
 
@@ -184,8 +184,9 @@ def page(rows: list[Row]) -> str:
         "The language model is compared with NumPy in 64 bits, and timed beside llama.cpp.",
         "",
         f"The times are those of one call with one thread on {_processor()}; the runtimes optimize",
-        "the files as they do by default. A ratio above 1 means that subquant is faster; the",
-        f"median is {statistics.median(ratios):.2f}.",
+        "the files as they do by default. A call of an ONNX file takes and returns NumPy arrays;",
+        "a call of a TensorFlow Lite file reads arguments that were stored before. A ratio above 1",
+        f"means that subquant is faster; the median is {statistics.median(ratios):.2f}.",
         "",
         "| package | file | compilation, s | subquant, ms | its runtime, ms | ratio |",
         "|---|---|---|---|---|---|",

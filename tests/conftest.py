@@ -203,8 +203,7 @@ def lent_arrays_stay_as_they_are() -> Iterator[None]:
 
     @functools.wraps(lend)
     def watched_lend(device: OpenDevice, array: np.ndarray, element: str) -> Any:
-        copy = open_device._aligned(array.shape, array.dtype)
-        copy[...] = array
+        copy = open_device.aligned_copy(array)
         lent.arrays = [*getattr(lent, "arrays", []), (copy, copy.tobytes())]
         return lend(device, copy, element)
 

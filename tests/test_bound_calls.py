@@ -18,7 +18,9 @@ from devices import ON_DEVICES
 from programs import PRODUCT, one_operation
 from subquant.errors import ExecutionError, SignatureError, UsageError
 from subquant.iree_hooks.entry_names import ALLOCATE_SUFFIX, BOUND_SUFFIX, SYNC_SUFFIX
-from subquant.runtime import Device, Executable, native_calls
+from subquant.runtime import Device, Executable, native_calls, repeated_calls
+from subquant.runtime.function import Function
+from subquant.runtime.open_device import aligned_copy
 
 PROGRAM = (
     QUANTIZED
@@ -253,6 +255,51 @@ def test_one_thread_at_a_time(cpu_program: Executable) -> None:
     go_on.set()
     thread.join()
     assert both(call())[0] == (2 * X).tolist()
+
+
+@pytest.fixture
+def two(cpu_program: Executable) -> Function:
+    """The function `two` before its first call."""
+    function = cpu_program.two
+    function.__dict__.pop("direct_calls", None)
+    return function
+
+
+ROW, COUNTED = np.zeros((6, 3), np.int32)[:, 0], np.arange(12, dtype=np.uint32)[::2]
+"""Arrays with strides: the others may be lent."""
+
+
+def test_calls_with_numpy_arrays_reuse_memory(two: Function) -> None:
+    memory, returned = [], []
+    for number in range(4):
+        row = ROW + number
+        returned.append((number, two(row[::-1], COUNTED)))  # unsigned integers, of the same bits
+        memory += two.direct_calls._repeated._memory
+    assert len(memory) == 3  # from the second call on
+    assert len({id(each) for each in memory}) == 1
+    for number, (added, multiplied) in returned:  # later calls left them as they are
+        assert added.tolist() == (COUNTED + number).tolist()
+        assert multiplied.tolist() == (COUNTED * number).tolist()
+        assert added.flags.writeable
+    two.direct_calls._repeated._memory.clear()  # as during a call of another thread
+    assert both(two(ROW, COUNTED))[0] == COUNTED.tolist()
+    assert not two.direct_calls._repeated._memory
+
+
+def test_lent_arrays_are_not_copied(two: Function) -> None:
+    for _ in range(3):
+        assert both(two(aligned_copy(X), COUNTED))[0] == (X + COUNTED).tolist()
+    assert not two.direct_calls._repeated._memory
+
+
+@pytest.mark.parametrize(("max_bytes", "is_kept"), [(2 * X.nbytes, False), (1 << 10, True)])
+def test_calls_keep_a_limited_amount_of_memory(
+    two: Function, max_bytes: int, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_calls, "MAX_KEPT_BYTES", max_bytes)
+    for _ in range(3):
+        assert both(two(ROW, COUNTED))[0] == COUNTED.tolist()
+    assert bool(two.direct_calls._repeated._memory) == is_kept
 
 
 CALLS = {

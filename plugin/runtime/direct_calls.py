@@ -17,6 +17,7 @@ from .marshalling import Parameter, Result
 from .native_calls import Calls, begin_call, native_call
 from .open_device import OpenDevice, iree_runtime, is_large
 from .prepacked_arguments import PrepackedWeights
+from .repeated_calls import RepeatedCalls
 
 
 class DirectCalls:
@@ -53,7 +54,7 @@ class DirectCalls:
         self._small_results = [
             (each.direct, math.prod(each.extents or ()), each.extents or ())
             for each in results
-            if each.direct is not None
+            if each.direct is not None and each.is_small
         ]
         is_possible = (
             device.is_host
@@ -63,6 +64,9 @@ class DirectCalls:
             and not any(each.is_read_later or each.extents is None for each in results)
         )
         self._count = len(parameters) if is_possible else -1
+        self._repeated: RepeatedCalls | None = None
+        if is_possible and weights is None:
+            self._repeated = RepeatedCalls(device, parameters, results)
 
     def call(
         self, arguments: Sequence[object], resident: bool
@@ -76,10 +80,15 @@ class DirectCalls:
         Raises:
             ExecutionError: as a call of the function.
         """
-        if len(arguments) != self._count or not (
-            resident or len(self._small_results) == len(self._results)
-        ):
+        if len(arguments) != self._count:
             return None
+        if not resident:
+            if self._repeated is not None:
+                results = self._repeated.call(arguments, self.prepare)
+                if results is not None:
+                    return results
+            if len(self._small_results) != len(self._results):
+                return None
         end = begin_call(self._device.process)
         try:
             pushed = self._new_list(self._count)
@@ -129,11 +138,15 @@ class DirectCalls:
         finally:
             end()
 
-    def prepare(self, arguments: Sequence[object]) -> PreparedCall | None:
+    def prepare(
+        self, arguments: Sequence[object], max_bytes: int | None = None
+    ) -> PreparedCall | None:
         """Return a call with fixed arguments and results; None if the function has no variant.
 
         Args:
             arguments: device arrays, as for a call.
+            max_bytes: the size of results and intermediate results, at most; for more the method
+                returns None.
 
         Raises:
             ExecutionError: as a call of the function.
@@ -157,8 +170,13 @@ class DirectCalls:
                     pushed.push_ref(view)
                 self._invoke(entry.allocate, pushed, popped)
                 buffers = popped.size - len(self._results)
+                size = 0
                 for index in range(buffers):
-                    pushed.push_ref(popped.get_as_object(index, runtime.HalBuffer))
+                    buffer = popped.get_as_object(index, runtime.HalBuffer)
+                    size += buffer.byte_length()
+                    pushed.push_ref(buffer)
+                if max_bytes is not None and size > max_bytes:
+                    return None
                 results = [
                     DeviceArray(
                         self._device,

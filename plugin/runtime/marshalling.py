@@ -216,7 +216,8 @@ class Result:
 
     Attributes:
         extents: its shape; None if that is dynamic.
-        direct: the dtype of a small result that is returned without conversion; None for others.
+        direct: the dtype of a result that is returned without conversion; None for others.
+        is_small: the shape is static, and an array of it is not worth lending.
     """
 
     def __init__(self, type_: ValueType, is_read_later: bool) -> None:
@@ -235,7 +236,8 @@ class Result:
         size = 0 if self.extents is None else math.prod(self.extents) * self.dtype.itemsize
         returned = self.dtype if self._is_final else _storage_dtype(type_)
         is_whole = returned is not None and returned.itemsize == self.dtype.itemsize
-        self.direct = returned if is_whole and size and not is_large(size) else None
+        self.direct = returned if is_whole and size else None
+        self.is_small = size > 0 and not is_large(size)
 
     def pop(self, call: Call, quantized_io: bool, resident: bool) -> Array | DeviceArray:
         """Return the next result of a call; ExecutionError if its shape is not the returned one."""

@@ -215,10 +215,7 @@ class OpenDevice:
         None if the array must be copied: it has not the layout of programs, or is so small that the
         check takes longer. The program must not write to it.
         """
-        if not self.is_host or array.nbytes < _MIN_BYTES_TO_LEND or not array.flags.c_contiguous:
-            return None
-        address = array.ctypes.data
-        if address % _ALIGNMENT:
+        if not (self.is_host and is_lendable(array)):
             return None
         return self.view_of_memory(array, element), array
 
@@ -258,9 +255,7 @@ class OpenDevice:
         data = self.host_bytes(source)[:size].view(dtype).reshape(shape)
         if size < _MIN_BYTES_TO_LEND:
             return data.copy()
-        array = _aligned(shape, dtype)
-        array[...] = data
-        return array
+        return aligned_copy(data)
 
     def copied(self, view: Any) -> Any:
         """Return a buffer view of a copy of a buffer."""
@@ -305,12 +300,12 @@ def _is_repeated_zero(array: Array) -> bool:
     )
 
 
-def _aligned(shape: tuple[int, ...], dtype: DType) -> Array:
-    """Return a new array with the alignment of programs; NumPy aligns to 16 bytes."""
-    size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
+def aligned_copy(data: Array) -> Array:
+    """Return a copy with the alignment of programs; NumPy aligns to 16 bytes."""
+    memory = np.empty(data.nbytes + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
-    array: Array = memory[start : start + size].view(dtype).reshape(shape)
+    array: Array = memory[start : start + data.nbytes].view(data.dtype).reshape(data.shape)
+    array[...] = data
     return array
 
 
@@ -324,6 +319,12 @@ def _memory() -> int:
 def _usage() -> int:
     runtime = iree_runtime()
     return int(runtime.BufferUsage.DEFAULT | runtime.BufferUsage.MAPPING)
+
+
+def is_lendable(array: Array) -> bool:
+    """True for a large array with the layout of programs."""
+    is_worth_it = array.nbytes >= _MIN_BYTES_TO_LEND and array.flags.c_contiguous
+    return is_worth_it and not array.ctypes.data % _ALIGNMENT
 
 
 def is_large(size: int) -> bool:
