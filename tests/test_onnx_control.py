@@ -117,6 +117,20 @@ def test_a_loop_with_a_computed_count(device: Device) -> None:
         np.testing.assert_array_equal(actual, repeated(count)[-1] if count else X)
 
 
+def test_a_loop_that_moves_values(cpu: Device) -> None:
+    """A tensor is carried twice, and the condition is the one before."""
+    nodes = [node("Add", ["b", "b"], ["e"]), node("Identity", ["b"], ["f"])]
+    loop_body = graph(nodes, ["i", "c", "a", "b"], ["c", "f", "e"], {})
+    proto = model(
+        [node("Loop", ["m", "", "x", "x"], ["y", "z"], body=loop_body)],
+        {"x": ("FLOAT", (4,)), "m": ("INT64", ())}, {"y": "FLOAT", "z": "FLOAT"}, {},
+    )  # fmt: skip
+    x = np.float32([1, 2, 3, 0.5])
+    for count, scales in ((0, (1, 1)), (1, (1, 2)), (3, (4, 8))):
+        results = computed(proto, cpu, x, np.array(count, np.int64))
+        np.testing.assert_array_equal(results, [x * scale for scale in scales])
+
+
 @ON_DEVICES
 def test_a_loop_with_results_of_each_iteration(device: Device) -> None:
     """Reals of each, in order."""
@@ -279,6 +293,7 @@ BY_CONDITION = {
     "number_out": ("INT64", []),
 }  # fmt: skip
 COUNTED = {"same": ("BOOL", []), **{n: v for n, v in BY_CONDITION.items() if n != "goes_on"}}
+STOPPING = {"stops": ("BOOL", []), **{n: v for n, v in BY_CONDITION.items() if n != "goes_on"}}
 AFTER = [
     node("Mul", ["squares", "two"], ["doubled"]),
     node("Shape", ["squares"], ["extents"]),
@@ -291,7 +306,10 @@ def looping(
     most: int | None = 6, count: int = 4,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:  # fmt: skip
     """A loop that adds ``x`` until the total is not below a limit, and results behind it."""
-    nodes = [node("Identity", ["number"], ["number_out"])]
+    nodes = [
+        node("Identity", ["number"], ["number_out"]),
+        node("Constant", [], ["stops"], value=numpy_helper.from_array(np.array(False))),
+    ]
     graph = body([*map(copy.deepcopy, STEP), *nodes], outputs)
     constants: dict[str, Any] = {
         "two": np.float32(2), "zero": np.array([0]), "true": np.array(True),
@@ -327,6 +345,7 @@ LOOPS = {
     "a negative argument": looping("fewer", "", COUNTED, count=-3),
     "one iteration at most": looping("most", "computed", BY_CONDITION, most=1),
     "a constant of 0": looping("most", "true", COUNTED, most=0),
+    "a condition that is constant false": looping("most", "true", STOPPING),
 }
 
 

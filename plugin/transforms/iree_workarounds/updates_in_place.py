@@ -136,17 +136,22 @@ def _is_elementwise(producer: Operation) -> bool:
 
 def in_own_buffer(value: Value) -> Value:
     """A copy of a tensor, which an opaque flag selects."""
-    true = emit.Scalars().known(1, BOOL).value
-    # IREE would merge StableHLO's barriers; for a tensor the host would wait.
-    hidden = emit.value("util.optimization_barrier", [true], true.type)
-    flag = linalg.from_elements([hidden], tensor_type([], true.type))
     # IREE folds a selection of equal constants: where all elements are 0, the others are 1.
     source = value_before(value, *_SAME_ELEMENTS)
     attribute = constant_attribute(source)
     number = int(attribute is not None and attribute == _splat(0, source.type))
     scalar = stablehlo.constant_of(_splat(number, tensor_type([], element_type(value.type))))
     unselected = emit.Tensors(value).broadcast(scalar)
-    return emit.value("stablehlo.select", [flag, value, unselected], value.type)
+    return select_opaquely(value, unselected)
+
+
+def select_opaquely(value: Value, other: Value) -> Value:
+    """A copy of `value`, selected instead of `other` by a flag that IREE cannot fold."""
+    true = emit.Scalars().known(1, BOOL).value
+    # IREE would merge StableHLO's barriers; for a tensor the host would wait.
+    hidden = emit.value("util.optimization_barrier", [true], true.type)
+    flag = linalg.from_elements([hidden], tensor_type([], true.type))
+    return emit.value("stablehlo.select", [flag, value, other], value.type)
 
 
 def _splat(number: int, type_: ir.Type) -> ir.Attribute:

@@ -22,7 +22,7 @@ from ....numerics.array_functions import choose, convert, is_known, put_slice, r
 from ....numerics.element_types import I32, I64, AnyArray
 from ..call import Call, Operand, importer
 from ..dynamic_sizes.bounded_tensor import bounded
-from ..reading.model import Subgraph, is_too_large
+from ..reading.model import Subgraph, Tensor, is_too_large
 
 _MAX_ITERATIONS = (1 << 31) - 1
 """The greatest number of iterations: they are counted in 32 bits."""
@@ -106,6 +106,8 @@ def loop(call: Call) -> list[Any]:
         return [call.plain(each) for each in call.graph.inner(body, arguments)]
 
     iteration = _Iteration(call, compute, start)
+    if count == 0:
+        return iteration.without_iterations(iteration.first_results())
     if not result_count:
         return _repeated(iteration, convert(trips, I32), condition)
     has_count = count is not None and count < _MAX_ITERATIONS
@@ -133,13 +135,16 @@ def loop(call: Call) -> list[Any]:
 
 
 def _keeps_condition(body: Subgraph) -> bool:
-    """Return True if the condition for another iteration is the one before, or a constant."""
+    """Return True if the condition for another iteration is the one before, or constant true."""
     producers = {name: node for node in body.nodes for name in node.outputs}
     name = body.outputs[0]
     while name in producers and producers[name].operator == "Identity":
         name = producers[name].inputs[0]
-    is_constant = name in producers and producers[name].operator == "Constant"
-    return name == body.inputs[1] or name in body.constants or is_constant
+    constant = body.constants.get(name)
+    if name in producers and producers[name].operator == "Constant":
+        constant = producers[name].attributes.get("value")
+    is_true = isinstance(constant, Tensor) and bool(np.all(constant.data))
+    return name == body.inputs[1] or is_true
 
 
 def _upper_bound(call: Call, name: str, depth: int) -> int | None:
