@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from command_line import call, succeed
 from gguf_models import SMALL, TinyModel
@@ -121,6 +122,22 @@ def test_caches_are_copied_one_after_the_other(model: Model, tmp_path: Path) -> 
         np.testing.assert_array_equal(np.asarray(expected)[:16], actual)
 
 
+def forged(valid: bytes) -> Iterator[bytes]:
+    """Files with a valid digest, and another header or other arrays."""
+    end = 16 + int.from_bytes(valid[8:16], "little")
+    header, arrays = json.loads(valid[16:end]), valid[end:-32]
+    count = len(header["tokens"])
+    headers = [b"", b"[]", b"[" * 9999, b"\xff", *(json.dumps(each).encode() for each in (
+        {"key": header["key"]}, {**header, "arrays": None}, {**header, "arrays": [[[1], "f2"]]},
+        *({**header, "tokens": tokens} for tokens in (
+            7, [], [3] * (count - 1), ["3"] * count, [-1] * count, [10**9] * count, [3] * 999)),
+    ))]  # fmt: skip
+    files = [b"SQPROMPT" + len(each).to_bytes(8, "little") + each + arrays for each in headers]
+    files += [valid[:8] + b"\xff" * 8 + valid[16:-32], valid[:-34], valid[:-32] + b"00", valid[:12]]
+    for data in files:
+        yield data + blake3(data).digest()
+
+
 def test_other_files_are_not_used(model: Model, tmp_path: Path) -> None:
     """A file of another key, and damaged ones, are written anew; one of another kind stays."""
     path, notes, tokens = tmp_path / "prompt.cache", list[str](), list(range(3, 45))
@@ -135,6 +152,12 @@ def test_other_files_are_not_used(model: Model, tmp_path: Path) -> None:
         assert notes.pop() == f"the prompt cache '{path}' is damaged; it is written anew"
         assert file.reused == 0
         assert path.read_bytes() == valid
+    for data in forged(valid):
+        path.write_bytes(data)
+        file = model.prompt_cache(path, notes.append)
+        assert file.load(tokens) == []
+        assert notes.pop() == f"the prompt cache '{path}' is damaged; it is written anew"
+    path.write_bytes(valid)
     file = model.prompt_cache(path, notes.append)
     file._key = "another"
     assert file.load(tokens) == []

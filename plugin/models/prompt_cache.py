@@ -102,7 +102,7 @@ class PromptCache:
             {
                 "key": self._key,
                 "tokens": list(tokens),
-                "arrays": [[shape, dtype.name] for shape, dtype in self._layout(len(tokens))],
+                "arrays": _stated(self._layout(len(tokens))),
             }
         ).encode()
         head = b"".join([_MAGIC, len(header).to_bytes(8, "little"), header])
@@ -130,28 +130,38 @@ class PromptCache:
         except OSError as error:
             raise InputError(f"cannot read '{self._path}': {error.strerror or error}") from None
         payload, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
-        if blake3(payload).digest() != digest:
-            self._notify(f"the prompt cache '{self._path}' is damaged; it is written anew")
-            return None
         start = len(_MAGIC) + 8
         end = start + int.from_bytes(payload[len(_MAGIC) : start], "little")
-        header: dict[str, Any] = json.loads(payload[start:end])
-        if header["key"] != self._key:
+        header = _header(payload[start:end]) if blake3(payload).digest() == digest else {}
+        if header and header.get("key") != self._key:
             self._notify(
                 f"the prompt cache '{self._path}' is of another model, version, machine or "
                 "options; it is written anew"
             )
             return None
-        return _Prefix(header["tokens"], self._arrays(header, payload[end:]))
+        prefix = self._prefix(header, payload[end:])
+        if prefix is None:
+            self._notify(f"the prompt cache '{self._path}' is damaged; it is written anew")
+        return prefix
 
-    def _arrays(self, header: dict[str, Any], data: bytes) -> list[AnyArray]:
-        """The arrays of a file with this program's key, which has this program's caches."""
+    def _prefix(self, header: dict[str, Any], data: bytes) -> _Prefix | None:
+        """The tokens and arrays of a file; None unless it has this program's caches for them."""
+        tokens, most = header.get("tokens"), self._configuration.vocabulary
+        if not isinstance(tokens, list) or not 1 <= len(tokens) <= self._shape.context:
+            return None
+        if not all(type(token) is int and 0 <= token < most for token in tokens):
+            return None
+        layout = self._layout(len(tokens))
+        if header.get("arrays") != _stated(layout):
+            return None
+        if len(data) != sum(math.prod(shape) * dtype.itemsize for shape, dtype in layout):
+            return None
         arrays, offset = [], 0
-        for shape, dtype in self._layout(len(header["tokens"])):
+        for shape, dtype in layout:
             array = np.frombuffer(data, dtype, math.prod(shape), offset)
             arrays.append(array.reshape(shape))
             offset += array.nbytes
-        return arrays
+        return _Prefix(tokens, arrays)
 
     def _layout(self, count: int) -> Sequence[tuple[tuple[int, ...], DType]]:
         """The shape and the type of each array for a number of tokens."""
@@ -160,6 +170,20 @@ class PromptCache:
             ((count, c.kv_heads, each.row_length(c.size)), each.element.dtype)
             for each in formats_of(self._shape.kv_cache)
         ] * c.blocks
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    """The header of a file; empty if it is no JSON object."""
+    try:
+        header = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
+def _stated(layout: Sequence[tuple[tuple[int, ...], DType]]) -> list[Any]:
+    """The shapes and types of arrays as the header states them."""
+    return [[list(shape), dtype.name] for shape, dtype in layout]
 
 
 def pieces_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

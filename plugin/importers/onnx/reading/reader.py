@@ -341,7 +341,7 @@ def _inlined(proto: Any) -> Any:
 
     `onnx.inliner` 1.23 leaves out the default attributes of functions: the operators inside get
     their own defaults. So calls in the graph get the attributes that they lack before they are
-    inlined. A call in a function is in the graph by then, with what its function was given.
+    inlined. A call in a function is in the graph by then, with the attributes of its function.
     """
     from onnx import inliner
 
