@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from devices import main_of
+from onnx_models import model, node
 from programs import lowered_text
 
 
@@ -81,3 +82,11 @@ def test_sums_are_exact(case, is_pad):
     assert '"flow.dispatch"' in lowered
     assert "stablehlo.convolution" not in lowered
     np.testing.assert_array_equal(main_of(text)(x), convolved(x, w, strides, padding))
+
+
+def test_onnx_transposed_convolutions_have_phases():
+    x, w = np.ones((1, 4, 5, 6), np.float32), np.ones((4, 3, 2, 2), np.float32)
+    y = np.ones((1, 3, 10, 12), np.float32)
+    nodes = [node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])]
+    file = model(nodes, {"x": x}, {"y": y}, {"w": w}).SerializeToString()
+    assert "stablehlo.pad" not in lowered_text(file)

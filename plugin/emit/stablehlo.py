@@ -130,8 +130,10 @@ def slice_(
     limits: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> Value:
-    """The elements from `starts` to before `limits`."""
+    """The elements from `starts` to before `limits`; the operand itself if these are all."""
     steps = [1] * len(starts) if strides is None else strides
+    if not any(starts) and set(steps) <= {1} and list(limits) == list(operand.type.shape):
+        return operand
     shape = [
         -(-(high - low) // step) for low, high, step in zip(starts, limits, steps, strict=True)
     ]
