@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import struct
@@ -31,7 +32,7 @@ from irpa_archives import (
 )
 from subquant.errors import InputError, UnsupportedError
 from subquant.formats.irpa import DTYPES, Archive, Splat, check_mountable
-from subquant.formats.irpa_writer import create_archive
+from subquant.formats.irpa_writer import ArchiveWriter, create_archive
 from subquant.layouts import PrimitiveTensor
 from subquant.runtime import Device
 from subquant.weights import Dataset, Theta
@@ -267,6 +268,36 @@ def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
         fail()
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
+
+
+class _Recorded(io.BytesIO):
+    """A file that records the position and the size of each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[tuple[int, int]] = []
+
+    def write(self, data: Any) -> int:
+        self.writes.append((self.tell(), len(data)))
+        return super().write(data)
+
+
+def test_large_pages_are_written_whole(tmp_path: Path) -> None:
+    """Otherwise the pages of the file in memory are small."""
+    page = 1 << 21
+    sizes = [100, page - 300, page, 3 * page + 1, 7]
+    created = {f"a{size}": np.arange(size, dtype=np.uint32).astype(np.uint8) for size in sizes}
+    file = _Recorded()
+    writer = ArchiveWriter(file)
+    for name, array in created.items():
+        writer.add_tensor(name, array)
+    writer.finish()
+    *pages, (last, _), (header, _) = file.writes
+    assert all(at % page == size % page == 0 for at, size in pages)
+    assert sum(size for _, size in pages) == last == 5 * page
+    assert header == 0
+    (tmp_path / "x.irpa").write_bytes(file.getvalue())
+    assert_same(Archive(tmp_path / "x.irpa"), created)
 
 
 def test_a_source_can_be_written_over_while_it_is_mapped(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import mmap
 import os
@@ -101,12 +102,27 @@ def parameters_module(instance: Any, parameters: Mapping[str, str | os.PathLike[
         index = runtime.ParameterIndex()
         kind = _checked_format(path)
         try:
-            index.load(os.fspath(path), format=kind)
+            handle = runtime.FileHandle.wrap_memory(_mapped(path))
+            index.load_from_file_handle(handle, kind)
         except (RuntimeError, ValueError, IndexError, OSError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"cannot read the parameters '{path}': {reason}") from None
         providers.append(index.create_provider(scope=scope))
     return runtime.create_io_parameters_module(instance, *providers)
+
+
+def _mapped(path: str | os.PathLike[str]) -> Array:
+    """Return a file that is mapped into memory, in large pages where the file system has them.
+
+    Linux reads the file from the disk into large pages for this mapping; `irpa_writer` writes it
+    from such pages. All processes share them.
+    """
+    with open_input(path) as file:
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a system that was built without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
 
 
 def _checked_format(path: str | os.PathLike[str]) -> str:
