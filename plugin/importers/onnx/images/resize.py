@@ -194,7 +194,17 @@ def _coordinates(call: Call, each: _Axis, transform: str) -> Array:
 def _nearest(
     value: AnyArray, axes: Sequence[_Axis], coordinates: Sequence[Array], rounding: str
 ) -> AnyArray:
+    """Copy the nearest elements along each axis.
+
+    The channels of images move to the last axis, and back. Convolutions before and after do the
+    same, so that the transposes cancel, and elementwise operations in between are vectorized.
+    """
+    resized = {each.axis for each in axes if each.size != each.input_size}
+    is_image = min(resized, default=0) > 1 and value.ndim - 1 in resized
+    order = [0, *range(2, value.ndim), 1] if is_image else list(range(value.ndim))
+    value = value.transpose(*order)
     for each, along in zip(axes, coordinates, strict=True):
+        axis = order.index(each.axis)
         down, up = np.floor(along), np.ceil(along)
         rest = along - down
         choices: dict[str, Any] = {
@@ -207,10 +217,10 @@ def _nearest(
         repeats = each.size // each.input_size
         is_repeated = repeats > 1 and each.size == repeats * each.input_size
         if is_repeated and (positions == np.arange(each.size) // repeats).all():
-            value = np.repeat(value, repeats, each.axis)
+            value = np.repeat(value, repeats, axis)
         else:
-            value = take_constant(value, positions, each.axis)
-    return value
+            value = take_constant(value, positions, axis)
+    return value.transpose(*(order.index(axis) for axis in range(value.ndim)))
 
 
 def _taps(
