@@ -27,6 +27,8 @@ from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ...transforms.quantization.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ..batch_loop import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
+from .batch_independence import BatchAxes
+from .call import Call
 from .graph_evaluator import GraphEvaluator
 from .input_shapes import (
     batched_inputs,
@@ -82,6 +84,14 @@ class Program(GraphEvaluator):
         self._variable_tensors = interpreter._variable_tensors
         self._computed_operators |= interpreter._computed_operators
         self._globals: set[str] = set()
+        self.batch_axes = BatchAxes() if options.batch == "dynamic" else None
+
+    def _compute_checked(self, call: Call) -> list[AnyArray]:
+        """Compute an operator; with a dynamic batch, each of its elements alone."""
+        results = super()._compute_checked(call)
+        if self.batch_axes is not None:
+            self.batch_axes.follow(call, results)
+        return results
 
     @property
     def has_variables(self) -> bool:
@@ -157,9 +167,14 @@ class Program(GraphEvaluator):
             results = [
                 each for each in computed if not isinstance(each[1], (VariableHandle, ComplexValue))
             ]
-        for tensor, _ in results:
+        for tensor, each in results:
             if tensor.type not in ELEMENTS:
                 raise UnsupportedError(f"{tensor} is of type {tensor.type}", self.location)
+            if self.batch_axes is not None and not self.batch_axes.is_in_front(each):
+                raise UnsupportedError(
+                    f"{tensor} has no batch in its first dimension; give --batch a number",
+                    self.location,
+                )
         return [(tensor, self.materialize(each, tensor)) for tensor, each in results]
 
     def write_function(self, signature: Signature, name: str) -> None:
@@ -238,6 +253,11 @@ class _FunctionWriter:
             index: traced(argument, ElementType.parse(tensor.element))
             for index, tensor, argument in zip(self.indices, self.arguments, arguments, strict=True)
         }
+        if self.program.batch_axes is not None:
+            has_batch = batched_inputs(self.graph)
+            for index in self.indices:
+                if has_batch[index]:
+                    self.program.batch_axes.start(inputs[index])
         inputs |= self.constants
         results = self.program.results(self.graph, [inputs[index] for index in sorted(inputs)])
         self.results.extend(tensor for tensor, _ in results)

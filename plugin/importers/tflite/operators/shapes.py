@@ -33,13 +33,18 @@ def _batched_shape(call: Call, shape: Sequence[int], count: int) -> tuple[int, .
 @importer("RESHAPE")
 def reshape(call: Call) -> AnyArray:
     """Import RESHAPE: the shape is input 1, or an option, or the output's."""
-    operand, count = call.input(0), math.prod(call.input(0).shape)
+    operand = call.input(0)
+    return operand.value.reshape(reshaped_sizes(call, math.prod(operand.shape)))
+
+
+def reshaped_sizes(call: Call, count: int) -> tuple[int, ...]:
+    """Return the shape that a RESHAPE gives a number of elements; InputError if it has none."""
     shape = list(getattr(call.options, "new_shape", ()))  # input 1 has precedence
     if call.optional(1) is not None and call.input(1).is_constant:
         shape = call.constant_list(1)
     elif not shape or call.optional(1) is not None:
         shape = list(call.output.shape_signature)
-    return operand.value.reshape(_batched_shape(call, shape, count))
+    return _batched_shape(call, shape, count)
 
 
 @importer("SQUEEZE")
