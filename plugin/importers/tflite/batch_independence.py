@@ -105,7 +105,7 @@ def _images(index: int) -> _Rule:
     return lambda call, axes: 0 if axes == {index: 0} else None
 
 
-def _kept(call: Call, axes: dict[int, int], *combined: int, index: int = 0) -> int | None:
+def _unchanged(call: Call, axes: dict[int, int], *combined: int, index: int = 0) -> int | None:
     """Only an input has a batch, which is no combined axis, and stays."""
     rank = len(call.input(index).shape)
     if set(axes) != {index} or axes[index] in {axis % rank for axis in combined}:
@@ -115,12 +115,12 @@ def _kept(call: Call, axes: dict[int, int], *combined: int, index: int = 0) -> i
 
 def _last_axis(call: Call, axes: dict[int, int]) -> int | None:
     """Elements along the last axis are combined."""
-    return _kept(call, axes, -1)
+    return _unchanged(call, axes, -1)
 
 
 def _last_axes(call: Call, axes: dict[int, int]) -> int | None:
     """Elements along the last two axes are combined."""
-    return _kept(call, axes, -1, -2)
+    return _unchanged(call, axes, -1, -2)
 
 
 def _option_axis(call: Call, axes: dict[int, int]) -> int | None:
@@ -139,12 +139,12 @@ def _packed(call: Call, axes: dict[int, int]) -> int | None:
 
 def _unpacked(call: Call, axes: dict[int, int]) -> int | None:
     axis = call.checked_axis(call.options.axis, len(call.input(0).shape))
-    batch = _kept(call, axes, axis)
+    batch = _unchanged(call, axes, axis)
     return None if batch is None else batch - (axis < batch)
 
 
 def _split(index: int, axis_index: int) -> _Rule:
-    return lambda call, axes: _kept(
+    return lambda call, axes: _unchanged(
         call, axes, call.constant_axis(axis_index, len(call.input(index).shape)), index=index
     )
 
@@ -153,7 +153,7 @@ def _reduced(call: Call, axes: dict[int, int]) -> int | None:
     """Input 1 has the axes that are reduced."""
     rank = len(call.input(0).shape)
     reduced = call.constant_axes(1, rank)
-    batch = _kept(call, axes, *reduced)
+    batch = _unchanged(call, axes, *reduced)
     if batch is None or call.options.keep_dims:
         return batch
     return batch - sum(axis < batch for axis in reduced)
@@ -161,12 +161,12 @@ def _reduced(call: Call, axes: dict[int, int]) -> int | None:
 
 def _arg_extremum(call: Call, axes: dict[int, int]) -> int | None:
     axis = call.constant_axis(1, len(call.input(0).shape))
-    batch = _kept(call, axes, axis)
+    batch = _unchanged(call, axes, axis)
     return None if batch is None else batch - (axis < batch)
 
 
 def _reversed(call: Call, axes: dict[int, int]) -> int | None:
-    return _kept(call, axes, *call.constant_axes(1, len(call.input(0).shape)))
+    return _unchanged(call, axes, *call.constant_axes(1, len(call.input(0).shape)))
 
 
 def _reversed_sequences(call: Call, axes: dict[int, int]) -> int | None:
@@ -203,11 +203,11 @@ def _reshaped(call: Call, axes: dict[int, int]) -> int | None:
 def _squeezed(call: Call, axes: dict[int, int]) -> int | None:
     """The options list the removed axes; without a list, the batch of other sizes stays."""
     shape = call.input(0).shape
-    listed = {axis % len(shape) for axis in call.options.squeeze_dims}
+    listed = {int(axis) % len(shape) for axis in call.options.squeeze_dims}
     batch = axes[0]
     if batch in listed or (not listed and shape[batch] == 1):
         return _NO_AXIS
-    removed = listed or {axis for axis, size in enumerate(shape) if size == 1}
+    removed: set[int] = listed or {axis for axis, size in enumerate(shape) if size == 1}
     return batch - sum(axis < batch for axis in removed)
 
 
@@ -218,7 +218,7 @@ def _expanded(call: Call, axes: dict[int, int]) -> int | None:
 
 def _sliced(call: Call, axes: dict[int, int]) -> int | None:
     """The whole batch is taken; a size of 1 is that of the file's batch."""
-    batch = _kept(call, axes)
+    batch = _unchanged(call, axes)
     if batch is None or (call.input(1).is_constant and call.constant_list(1)[batch]):
         return None
     return batch if call.constant_list(2)[batch] in (-1, call.input(0).shape[batch]) else None
@@ -226,7 +226,7 @@ def _sliced(call: Call, axes: dict[int, int]) -> int | None:
 
 def _strided(call: Call, axes: dict[int, int]) -> int | None:
     """The whole batch is taken, in its order, and no axis is added or removed before it."""
-    batch, options = _kept(call, axes), call.options
+    batch, options = _unchanged(call, axes), call.options
     if batch is None or options.new_axis_mask or options.ellipsis_mask:
         return None
     starts, stops, steps = (call.constant_list(n) for n in (1, 2, 3))
@@ -238,11 +238,11 @@ def _strided(call: Call, axes: dict[int, int]) -> int | None:
         )
         if steps[batch] != 1 or options.shrink_axis_mask & bit or not is_whole:
             return None
-    return batch - (options.shrink_axis_mask & ((1 << batch) - 1)).bit_count()
+    return batch - (int(options.shrink_axis_mask) & ((1 << batch) - 1)).bit_count()
 
 
 def _padded(call: Call, axes: dict[int, int]) -> int | None:
-    batch = _kept(call, axes)
+    batch = _unchanged(call, axes)
     if batch is None:
         return None
     return None if any(call.constant(1).reshape(-1, 2)[batch]) else batch
@@ -258,7 +258,7 @@ def _broadcast(call: Call, axes: dict[int, int]) -> int | None:
 
 
 def _tiled(call: Call, axes: dict[int, int]) -> int | None:
-    batch = _kept(call, axes)
+    batch = _unchanged(call, axes)
     return batch if batch is not None and call.constant_list(1)[batch] == 1 else None
 
 
@@ -271,7 +271,7 @@ def _gathered(call: Call, axes: dict[int, int]) -> int | None:
         return axes[0] if axes.get(0) == axes.get(1, -1) and axes[0] < count else None
     if set(axes) == {1}:
         return axis + axes[1]
-    batch = _kept(call, axes, axis)
+    batch = _unchanged(call, axes, axis)
     return batch if batch is None or batch < axis else batch + index_rank - 1
 
 
@@ -284,7 +284,7 @@ def _gathered_nd(call: Call, axes: dict[int, int]) -> int | None:
 def _one_hot(call: Call, axes: dict[int, int]) -> int | None:
     if set(axes) != {0}:
         return None
-    axis = call.options.axis
+    axis = int(call.options.axis)
     return axes[0] + (0 <= axis <= axes[0])
 
 
