@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..numerics.element_types import Array
 from . import native_calls
 from .device_arrays import DeviceArray
-from .direct_calls import PreparedCall, unwrap_results
+from .direct_calls import PreparedCall
 
 if TYPE_CHECKING:
     from .function import Function
@@ -137,4 +137,4 @@ class BoundCall:
             self._is_new = False
             if self._prepared is not None:
                 return self.invoke()
-        return unwrap_results(self._function.invoke(self._values, resident=True))
+        return self._function(*self._values, resident=True)
