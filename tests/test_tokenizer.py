@@ -101,6 +101,21 @@ def test_pieces_of_users_are_found_always_and_the_longest_first() -> None:
         assert [pieces[token] for token in tokens] == ["a", "[img]x", "[img]", "<h1>"]
 
 
+@pytest.mark.parametrize(("name", "strips"), [("Phi3", True), ("a Phi-3-mini", True), ("", False)])
+def test_special_tokens_of_phi_3_remove_white_space_after_them(name: str, strips: bool) -> None:
+    """llama.cpp knows the model by its name; the start token and the unknown one keep it."""
+    tokenizer = Tokenizer.from_properties({**SCORED, "general.name": name})
+
+    def tokens(text: str) -> list[int]:
+        return tokenizer.encode(text, start=False)
+
+    text = "he \n<start_of_turn>\n\n the<h1> <end_of_turn> \n<s>\nb"
+    between = ["the", "", ""] if strips else ["\n\n the", " ", " \n"]
+    h1 = SCORED["tokenizer.ggml.tokens"].index("<h1>")
+    the, space, line = map(tokens, between)
+    assert tokens(text) == [*tokens("he \n"), 3, *the, h1, *space, 4, *line, 1, *tokens("\nb")]
+
+
 def test_control_tokens_are_no_text() -> None:
     tokenizer = Tokenizer.from_properties(SCORED)
     tokens = [1, 3, *tokenizer.encode("he[img]", start=False), 4, 2]

@@ -5,6 +5,7 @@ The tokens are llama.cpp's:
 1. Special tokens are cut out of the text, the longest first, wherever they stand: pieces that are
    defined by users always, and control tokens such as ``<start_of_turn>`` if asked for. Text that
    somebody else wrote is encoded with ``special=False``, so that it can end no turn and begin none.
+   Most special tokens of Phi 3 remove the white space after them.
 2. What lies between them becomes pieces, by scores (`scored_pieces`) or by pairs (`byte_pairs`).
 3. In front stands the model's start token, if the file says so.
 
@@ -83,6 +84,7 @@ class SpecialTokens(NamedTuple):
     Attributes:
         user_defined: names of the tokens that text has always, by token.
         control: names of control tokens and of the unknown one, by token.
+        stripping: tokens that remove the white space after them.
     """
 
     size: int
@@ -91,6 +93,23 @@ class SpecialTokens(NamedTuple):
     end_tokens: Sequence[int]
     user_defined: Mapping[int, str]
     control: Mapping[int, str]
+    stripping: Sequence[int] = ()
+
+
+_WHITE_SPACE = " \t\n\v\f\r"
+_NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")
+"""Special tokens of Phi 3 that leave the white space after them."""
+
+
+def _stripping(name: str, special: Mapping[int, str]) -> list[int]:
+    """Return the special tokens that remove white space, of a model with a name.
+
+    GGUF files do not have this property of tokens: llama.cpp knows Phi 3 by the name of the model.
+    Source: llama.cpp, ``llama_vocab::impl::load`` and ``tokenizer_st_partition``.
+    """
+    if not any(each in name.lower() for each in ("phi-3", "phi3")):
+        return []
+    return [token for token, text in special.items() if text not in _NOT_STRIPPING]
 
 
 class Tokenizer:
@@ -109,8 +128,9 @@ class Tokenizer:
         self.end_tokens = frozenset(tokens.end_tokens)
         """The tokens that end an answer."""
         self._adds_space = isinstance(engine, ScoredPieces) and engine.tables.add_space
-        self._always = _Special(tokens.user_defined)
-        self._also_control = _Special({**tokens.user_defined, **tokens.control})
+        stripping = frozenset(tokens.stripping)
+        self._always = _Special(tokens.user_defined, stripping)
+        self._also_control = _Special({**tokens.user_defined, **tokens.control}, stripping)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> Tokenizer:
@@ -125,13 +145,16 @@ class Tokenizer:
         vocabulary = Vocabulary(properties)
         is_scored = vocabulary.kind == "llama"
         engine = ScoredPieces.of(vocabulary) if is_scored else BytePairs(vocabulary)
+        user_defined = vocabulary.names_of(PieceType.USER_DEFINED)
+        control = vocabulary.names_of(PieceType.CONTROL, PieceType.UNKNOWN)
         tokens = SpecialTokens(
             len(vocabulary.pieces),
             vocabulary.start_token,
             vocabulary.adds_start(engine.add_start),
             sorted(vocabulary.end_tokens()),
-            vocabulary.names_of(PieceType.USER_DEFINED),
-            vocabulary.names_of(PieceType.CONTROL, PieceType.UNKNOWN),
+            user_defined,
+            control,
+            _stripping(str(properties.get("general.name", "")), {**user_defined, **control}),
         )
         vocabulary.finish()
         return cls(engine, tokens)
@@ -219,9 +242,10 @@ class _Special:
 
     _BEGINNING = 3
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], stripping: frozenset[int]) -> None:
         self.names = names
         """The names by token."""
+        self._stripping = stripping
 
         def beginning(token: int) -> str:
             return self.names[token][: self._BEGINNING]
@@ -245,18 +269,16 @@ class _Special:
             segments = [
                 piece
                 for segment in segments
-                for piece in (
-                    _cut(segment, self.names[token], token)
-                    if isinstance(segment, str)
-                    else [segment]
-                )
+                for piece in (self._cut(segment, token) if isinstance(segment, str) else [segment])
             ]
         return segments
 
-
-def _cut(text: str, name: str, token: int) -> list[str | int]:
-    """A text with a token in place of its name."""
-    segments: list[str | int] = []
-    for between in text.split(name):
-        segments += [between, token] if between else [token]
-    return segments[:-1]
+    def _cut(self, text: str, token: int) -> list[str | int]:
+        """A text with a token in place of its name."""
+        first, *following = text.split(self.names[token])
+        if token in self._stripping:
+            following = [each.lstrip(_WHITE_SPACE) for each in following]
+        segments: list[str | int] = []
+        for between in (first, *following):
+            segments += [between, token] if between else [token]
+        return segments[:-1]
