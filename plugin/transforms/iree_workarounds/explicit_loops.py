@@ -5,6 +5,8 @@ lowering, except for forms that IREE 3.13 then refuses or gets wrong:
 
 * ``stablehlo.concatenate``: on Vulkan, the loop with branches that it becomes gives the first
   operand's values for all. It becomes ``tensor.concat`` first.
+* ``stablehlo.slice`` without elements: the verifier refuses the offset 0 of ``tensor.extract_slice``.
+  It becomes ``tensor.empty``.
 * Operations with scalar bodies that stay StableHLO's, such as ``sort``: upstream writes the
   operations in their bodies as loops over one element. The bodies are detached meanwhile.
 * The fill of a tensor of one element: a loop nest without loops over a scalar. It becomes
@@ -64,7 +66,7 @@ def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type]
             )
     register_upstream_passes()
     root = operations[0].parent.operation
-    operations = _concatenate_tensors(operations)
+    operations = _rewrite_moves(operations)
     bodies = _detach_scalar_bodies(operations, applies)
     manager = passmanager.PassManager.parse(_TO_LOOPS)
     manager.enable_verifier(not bodies)
@@ -87,16 +89,21 @@ def is_implicit_loop(op: Operation) -> bool:
     return bool(name.startswith(("linalg.", "stablehlo.", "tosa.")))
 
 
-def _concatenate_tensors(operations: list[Operation]) -> list[Operation]:
-    """Write ``stablehlo.concatenate`` as ``tensor.concat``; return all operations."""
+def _rewrite_moves(operations: list[Operation]) -> list[Operation]:
+    """Write ``concatenate`` as ``tensor.concat``, and empty slices; return all operations."""
     remaining = []
     for op in operations:
-        if op.name != "stablehlo.concatenate":
+        is_slice = op.name == "stablehlo.slice"
+        if op.name != "stablehlo.concatenate" and not (is_slice and 0 in op.results[0].type.shape):
             remaining.append(op)
             continue
+        type_ = op.results[0].type
         with ir.InsertionPoint(op), op.location:
-            axis = int(op.attributes["dimension"].value)
-            value = linalg.concatenate(list(op.operands), axis, op.results[0].type)
+            if is_slice:
+                value = linalg.empty(list(type_.shape), type_.element_type)
+            else:
+                axis = int(op.attributes["dimension"].value)
+                value = linalg.concatenate(list(op.operands), axis, type_)
         remaining.append(value.owner.operation)
         op.results[0].replace_all_uses_with(value)
         op.erase()
