@@ -152,6 +152,20 @@ def _packed_range(first: str, end: str, word: str) -> str:
 """
 
 
+def _exchange(first: str, end: str, ordering: str) -> str:
+    """Return operations that claim workgroups: ``[first, end)`` remains of the word of `range`.
+
+    The publisher has written the dispatch itself, and claims from the front; workers claim from the
+    end, and a claim acquires the writes of the publisher.
+    """
+    return f"""
+  {_packed_range(first, end, "%rest")}
+  %was = llvm.cmpxchg %range, %word, %rest {ordering} monotonic : !llvm.ptr, i64
+  %now = llvm.extractvalue %was[0] : !llvm.struct<(i64, i1)>
+  %is_claimed = llvm.extractvalue %was[1] : !llvm.struct<(i64, i1)>
+"""
+
+
 def _publish(pause: str) -> str:
     """Return the function that publishes a dispatch, and helps to compute it."""
     return f"""
@@ -198,10 +212,7 @@ llvm.func internal @publish(%control_block: !llvm.ptr, %work: !llvm.ptr, %enviro
   llvm.cond_br %are_left, ^exchange, ^others
 ^exchange:
   %next = llvm.add %first, %share : i32
-  {_packed_range("%next", "%end", "%rest")}
-  %was = llvm.cmpxchg %range, %word, %rest monotonic monotonic : !llvm.ptr, i64
-  %now = llvm.extractvalue %was[0] : !llvm.struct<(i64, i1)>
-  %is_claimed = llvm.extractvalue %was[1] : !llvm.struct<(i64, i1)>
+  {_exchange("%next", "%end", "monotonic")}
   llvm.cond_br %is_claimed, ^work, ^claim(%now, %ours, %bad : i64, i32, i32)
 ^work:
   %bad1 = llvm.call @run(%control_block, %first, %next) : (!llvm.ptr, i32, i32) -> i32
@@ -281,10 +292,7 @@ llvm.func @{name}({llvm.PARAMETERS}) -> i32 {{
   llvm.cond_br %are_left, ^exchange, ^nothing
 ^exchange:
   %next = llvm.sub %end, %share : i32
-  {_packed_range("%first", "%next", "%rest")}
-  %was = llvm.cmpxchg %range, %word, %rest acquire monotonic : !llvm.ptr, i64
-  %now = llvm.extractvalue %was[0] : !llvm.struct<(i64, i1)>
-  %is_claimed = llvm.extractvalue %was[1] : !llvm.struct<(i64, i1)>
+  {_exchange("%first", "%next", "acquire")}
   llvm.cond_br %is_claimed, ^work, ^claim(%now, %none : i64, i64)
 ^work:
   %status = llvm.call @run(%control_block, %next, %end) : (!llvm.ptr, i32, i32) -> i32

@@ -5,8 +5,8 @@ lowering, except for forms that IREE 3.13 then refuses or gets wrong:
 
 * ``stablehlo.concatenate``: on Vulkan, the loop with branches that it becomes gives the first
   operand's values for all. It becomes ``tensor.concat`` first.
-* ``stablehlo.slice`` without elements: the verifier refuses the offset 0 of ``tensor.extract_slice``.
-  It becomes ``tensor.empty``.
+* ``stablehlo.slice`` without elements: the verifier refuses the offset 0 of an empty dimension. It
+  becomes ``tensor.empty``.
 * Operations with scalar bodies that stay StableHLO's, such as ``sort``: upstream writes the
   operations in their bodies as loops over one element. The bodies are detached meanwhile.
 * The fill of a tensor of one element: a loop nest without loops over a scalar. It becomes
