@@ -216,7 +216,7 @@ def main() -> None:
     rows: list[Row] = []
     for make in (onnx_rows, tflite_rows, language_model_rows):
         for row in make(device, options.only):
-            print(f"{row.name}: {row.compilation:.1f} s, {row.own:.3f} and {row.peer:.3f} ms")
+            print(f"{row.name}: {row.compilation:.1f} s, {row.own:.4f} and {row.peer:.4f} ms")
             rows.append(row)
     if options.write:
         Path(options.write).write_text(page(rows))
