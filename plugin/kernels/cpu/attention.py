@@ -12,13 +12,13 @@ running denominator for each row::
     result[r, d]  = result[r, d] * rescale[r] + sum_j weight[r, j] * values[j, d]
 
 A row attends the keys up to its position, or all of them (`causal`). At the end, results are
-divided by the totals. So a softmax needs no memory of the length of the
-context, and blocks after the last position or before the window are not read. Scores are
-accumulated over ``d`` for several rows and keys at once, results for several rows and vectors of
-``d``: each load, and its conversion from f16, is used several times.
+divided by the totals. So a softmax needs no memory of the length of the context, and blocks after
+the last position or before the window are not read. Scores are accumulated over ``d`` for several
+rows and keys at once, results for several rows and vectors of ``d``: each load is used several
+times, and so is its conversion from f16.
 
 A workgroup of many rows transposes the keys of a block first, to scratch memory: then the lanes of
-a vector are keys, and scores need no sums over lanes.
+a vector are keys, and scores need no sums over lanes. After the scores, this memory has f32 values.
 
 Integers of a cache (`subquant.numerics.cache_formats`) are decoded in registers. A workgroup of
 many rows decodes them once instead, to f32 in scratch memory: a tile of keys, which all rows are
@@ -92,17 +92,20 @@ class AttentionKernel(AttentionPlan):
         first = np.maximum(np.minimum(first, self.context - count), 0)
         rows = self.rows_per_workgroup
         decoded = scratch([DECODED_ELEMENTS], F32) if self.decodes_once else None
-        transposed = [self.head_size, self.keys_per_block]
+        keys_size = self.head_size * self.keys_per_block
+        transposed = scratch([keys_size], F32) if self.transposes_keys else None
+        decoded_values = decoded or (None if self.value_format.element == F32 else transposed)
+        sizes = kv_head, self.lanes, self.head_size
         memory = _Memory(
             query,
-            CacheReader(self.key_format, keys, kv_head, self.lanes, self.head_size, decoded),
-            CacheReader(self.value_format, values, kv_head, self.lanes, self.head_size, decoded),
+            CacheReader(self.key_format, keys, *sizes, decoded),
+            CacheReader(self.value_format, values, *sizes, decoded_values),
             result,
             scratch([rows, self.keys_per_block], F32),
             scratch([rows], F32),
             scratch([rows], F32),
             scratch([rows, self.lanes], F32),
-            scratch(transposed, F32) if self.transposes_keys else None,
+            transposed,
         )
 
         def emit_group(group: Value) -> None:
@@ -127,8 +130,7 @@ class _Memory:
         maxima: the running maximum of each row.
         rescales: the factor of each row's previous totals and results.
         totals: the running denominator of each row, in the lanes of a vector.
-        transposed_keys: the keys of a block, ``[head_size, keys]``; None if rows read them as they
-            are.
+        transposed_keys: the keys of a block, ``[head_size * keys]``; None if rows read the cache.
     """
 
     query: Value
@@ -281,7 +283,8 @@ class _Rows:
             def transpose_elements(start: Value) -> None:
                 columns = transpose_lanes([load_key(n, start)[0] for n in range(lanes)])
                 for number, column in enumerate(columns):
-                    store(column, transposed, [(scalar(start) + number).value, offset])
+                    index = (scalar(start) + number) * self.kernel.keys_per_block + scalar(offset)
+                    store(column, transposed, [index.value])
 
             loop(0, self.kernel.head_size, lanes, transpose_elements)
 
@@ -310,11 +313,12 @@ class _Rows:
         def accumulate(first: Value, *carried: ArrayLike) -> list[ArrayLike]:
             accumulators = list(carried)
             for number in range(_ELEMENTS_PER_STEP):
-                element = (scalar(first) + number).value
-                keys = [load(transposed, [element, offset], lanes, F32) for offset in offsets]
+                element = scalar(first) + number
+                indices = [element * kernel.keys_per_block + scalar(each) for each in offsets]
+                keys = [load(transposed, [each.value], lanes, F32) for each in indices]
                 index = 0
                 for position in positions:
-                    query = broadcast(load_element(memory.query, [*position, element]), lanes)
+                    query = broadcast(load_element(memory.query, [*position, element.value]), lanes)
                     for key in keys:
                         accumulators[index] = kernel.target.fma(query, key, accumulators[index])
                         index += 1
