@@ -72,6 +72,10 @@ REFUSED: Mapping[str, tuple[Callable[[], bytes], str]] = {
                              [f32(2, 4, 3)], "DynamicUpdateSliceOptions"),
         r"has starts of shape \[2\], expected \[3\]",
     ),
+    "a shape of fewer elements": (
+        lambda: one_operator("RESHAPE", [f32(2, 5), [1, 5]], [f32(1, 5)], "ReshapeOptions"),
+        r"cannot give 10 elements the shape \[1, 5\]",
+    ),
     "one bias for rows": (
         lambda: one_operator("FULLY_CONNECTED", [f32(2, 3), np.ones((4, 3), np.float32), ONE],
                              [f32(2, 4)], "FullyConnectedOptions"),

@@ -1,6 +1,7 @@
 """Properties of GGUF files that cannot change the tokens or logits of a model.
 
-A property that is neither read nor listed here refuses the file by its name. Several properties are
+A property that is neither read nor listed here refuses the file by its name. The name of the model
+changes the tokens of Phi 3 alone: `subquant.models.tokenizer` reads it. Several properties are
 harmless with a neutral value alone: ``attention.causal`` with any other value than true asks for
 other arithmetic.
 

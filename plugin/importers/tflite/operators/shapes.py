@@ -17,9 +17,13 @@ from ..call import Call, importer
 
 
 def _batched_shape(call: Call, shape: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return a shape that the file states for its batch, for the actual number of elements."""
-    sizes = [int(n) for n in shape]
-    if -1 not in sizes and math.prod(sizes) != count:
+    """Return a shape that the file states for its sizes, for the actual number of elements.
+
+    These differ where a batch or another dimension size was set.
+    """
+    sizes, options = [int(n) for n in shape], call.context.options
+    may_differ = bool(options.batch or options.dims)
+    if may_differ and -1 not in sizes and math.prod(sizes) != count:
         signature = call.output.shape_signature
         sizes = list(signature) if len(signature) == len(sizes) else sizes
         if -1 not in sizes and sizes and sizes[0] == 1:  # the file states a batch of 1
