@@ -191,6 +191,20 @@ def test_a_scan(axis: int, backward: int, device: Device) -> None:
     np.testing.assert_allclose(every, expected.T, rtol=1e-6, atol=1e-5)
 
 
+@CPU_AND_NUMPY
+def test_a_scan_of_no_slices(device: Device | None) -> None:
+    inner = graph([node("Add", ["a", "b"], ["n"]), node("Identity", ["n"], ["e"])],
+                  ["a", "b"], ["n", "e"], {})  # fmt: skip
+    proto = model(
+        [node("Scan", ["start", "x"], ["y", "all"], body=inner, num_scan_inputs=1)],
+        {"x": ("FLOAT", (0, 6))}, {"y": "FLOAT", "all": "FLOAT"},
+        {"start": np.full(6, 7, np.float32)},
+    )  # fmt: skip
+    last, every = computed(proto, device, np.zeros((0, 6), np.float32))
+    np.testing.assert_array_equal(last, np.full(6, 7))
+    assert every.shape == (0, 6)
+
+
 def test_a_graph_in_a_graph(cpu: Device) -> None:
     """An If in a Loop, which reads values around both."""
     inner = [

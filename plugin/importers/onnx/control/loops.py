@@ -342,10 +342,7 @@ def scan(call: Call) -> list[Any]:
     (count,) = lengths
 
     def compute(index: AnyArray, condition: AnyArray, values: Sequence[AnyArray]) -> list[Operand]:
-        slices = [
-            Operand(each.type, take(each.value, index.reshape(1), 0).reshape(each.shape[1:]))
-            for each in sequences
-        ]
+        slices = [Operand(each.type, _slice_of(each.value, index)) for each in sequences]
         outputs = call.graph.inner(body, [*_with_types(start, values), *slices])
         return [Operand("BOOL", condition), *(call.plain(each) for each in outputs)]
 
@@ -360,6 +357,13 @@ def scan(call: Call) -> list[Any]:
         order.insert(axis, 0)
         stacked.append(Operand(each.type, value.transpose(order)))
     return [*outputs[:states], *stacked]
+
+
+def _slice_of(sequence: AnyArray, index: AnyArray) -> AnyArray:
+    """Return a slice along the first axis; zeros, which only have a shape, if there is none."""
+    if not sequence.shape[0]:
+        return np.zeros(sequence.shape[1:], sequence.dtype)
+    return take(sequence, index.reshape(1), 0).reshape(sequence.shape[1:])
 
 
 def _listed(call: Call, name: str, number: int, count: int) -> int:
