@@ -233,6 +233,9 @@ def test_other_operators_at_each_version(opset: int) -> None:
         proto = written(nodes, ("FLOAT", (5,)), ("UINT8", (5,)), [], opset)
         reals = np.float32([-1, 0, 0.5, 1.5, 1.55])
         np.testing.assert_array_equal(computed(proto, None, reals)[0], [0, 100, 150, 250, 255])
+        proto = written(nodes, ("FLOAT", (0, 3)), ("UINT8", (0, 3)), [], opset)
+        (empty,) = computed(proto, None, np.zeros((0, 3), np.float32))
+        assert empty.shape == (0, 3)
 
 
 @pytest.mark.parametrize(

@@ -266,11 +266,12 @@ def dynamic_quantize_linear(call: Call) -> list[Operand]:
 def dynamically_quantized(real: AnyArray) -> tuple[Operand, Operand, Operand]:
     """Compute the storage, the scale and the zero point of f32 elements.
 
-    If all elements are 0, the specification's formula divides by a scale of 0. The scale is 1 then,
-    as in other runtimes.
+    If all elements are 0, or there are none, the specification's formula divides by a scale of 0.
+    The scale is 1 then, as in other runtimes.
     """
     zero = np.float32(0)
-    low, high = np.minimum(-((-real).max()), zero), np.maximum(real.max(), zero)
+    elements = np.zeros(1, np.float32) if 0 in real.shape else real
+    low, high = np.minimum(-((-elements).max()), zero), np.maximum(elements.max(), zero)
     scale = (high - low) / np.float32(255)
     divisor = np.where(scale == zero, np.float32(1), scale)
     steps = np.rint(zero - low / divisor)
