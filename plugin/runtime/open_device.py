@@ -252,10 +252,7 @@ class OpenDevice:
                 runtime.MemoryType.HOST_LOCAL | runtime.MemoryType.DEVICE_VISIBLE,
                 runtime.BufferUsage.TRANSFER | runtime.BufferUsage.MAPPING,
             )
-        data = self.host_bytes(source)[:size].view(dtype).reshape(shape)
-        if size < _MIN_BYTES_TO_LEND:
-            return data.copy()
-        return aligned_copy(data)
+        return returned_copy(self.host_bytes(source)[:size].view(dtype).reshape(shape))
 
     def copied(self, view: Any) -> Any:
         """Return a buffer view of a copy of a buffer."""
@@ -298,6 +295,11 @@ def _is_repeated_zero(array: Array) -> bool:
     return not any(array.strides) and not np.asarray(array[(0,) * array.ndim]).tobytes().strip(
         b"\0"
     )
+
+
+def returned_copy(data: Array) -> Array:
+    """Return a copy, which can be lent if it is large."""
+    return aligned_copy(data) if is_large(data.nbytes) else data.copy()
 
 
 def aligned_copy(data: Array) -> Array:

@@ -22,7 +22,7 @@ from ..numerics.element_types import Array
 from .device_arrays import DeviceArray, put
 from .marshalling import Parameter, Result
 from .native_calls import begin_call
-from .open_device import OpenDevice, aligned_copy, is_large, is_lendable
+from .open_device import OpenDevice, is_lendable, returned_copy
 
 if TYPE_CHECKING:
     from .direct_calls import PreparedCall
@@ -96,10 +96,7 @@ class RepeatedCalls:
                 for target, array in zip(memory.arguments, arrays, strict=False):
                     target[...] = array
                 prepared.invoke(prepared.function, prepared.pushed, prepared.popped)
-                return [
-                    aligned_copy(each) if is_large(each.nbytes) else each.copy()
-                    for each in memory.results
-                ]
+                return [returned_copy(each) for each in memory.results]
             except (RuntimeError, ValueError, IndexError) as error:
                 raise prepared.error_of(error) from None
             finally:
