@@ -35,13 +35,19 @@ class Counter(nn.Module):
         self.register_buffer("calls", torch.tensor(0))
         self.register_buffer("mask", torch.arange(10) % 3 == 0)
         self.register_buffer("offset", torch.arange(4.0), persistent=False)
+        self.register_buffer("bytes", torch.tensor([250, 7], dtype=torch.uint8))
+        self.register_buffer("zeros", torch.tensor([0.0, -0.0]))
+        self.register_buffer("empty", torch.zeros(0, 3))
 
     def forward(self, x: torch.Tensor, *, scale: float = 2.0) -> dict[str, object]:
         before = self.count * 1.0
         self.count.add_(1.0)
         self.calls += 1
         self.mask.logical_not_()
+        self.bytes.add_(3)
         return {
+            "bytes": self.bytes.clone(),
+            "signs": (x[0, :2] * 0 + 1 / self.zeros, self.empty),
             "y": self.linear(x) * scale + self.offset,
             "counts": (before, self.count + 0, x > 0, self.calls * 2),
             "mask": self.mask | False,
@@ -112,6 +118,10 @@ def test_an_updated_buffer_is_kept_between_calls() -> None:
         assert before.tolist() == [count] * 4
         assert after.tolist() == [count + 1] * 4
         assert torch.equal(positive, x > 0)
+        assert result["bytes"].tolist() == [(250 + 3 * (count + 1)) % 256, 10 + 3 * count]
+        infinities, empty = result["signs"]
+        assert infinities.tolist() == [float("inf"), float("-inf")]
+        assert empty.shape == (0, 3)
     expected = module(x, scale=3.0)["y"].detach()
     assert error_of(result["y"], expected) < 1e-6
 
@@ -122,12 +132,32 @@ def test_results_have_the_names_of_their_paths() -> None:
     assert all(name in text for name in ("y:", "counts.0:", "counts.2: tensor<2x8xi1>"))
 
 
+class Keywords(nn.Module):
+    """Subtracts a keyword argument from another."""
+
+    def forward(self, *, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x - y
+
+
 def test_arguments_of_another_structure_are_refused() -> None:
     compiled = subquant.torch.compile(seeded(Counter), (torch.zeros(2, 8),), {"scale": 3.0})
     with pytest.raises(UsageError, match=r"exported as the constant 3\.0, found 4\.0"):
         compiled(torch.zeros(2, 8), scale=4.0)
+    with pytest.raises(UsageError, match=r"exported as the constant 3\.0, found 3"):
+        compiled(torch.zeros(2, 8), scale=3)
     with pytest.raises(UsageError, match="expected arguments of the structure"):
         compiled(torch.zeros(2, 8))
+    for tensor in (torch.zeros(2, 8).to_sparse(), torch.zeros(2, 8, device="meta")):
+        with pytest.raises(UnsupportedError, match="argument 'x': expected a dense tensor"):
+            compiled(tensor, scale=3.0)
+
+
+def test_keywords_have_no_order() -> None:
+    module = Keywords().eval()
+    one, two = torch.ones(3), torch.full((3,), 2.0)
+    compiled = subquant.torch.compile(module, (), {"x": one, "y": two})
+    assert compiled(y=two, x=one).tolist() == compiled(x=one, y=two).tolist() == [-1.0] * 3
+    assert compiled(x=torch._neg_view(one), y=two).tolist() == [-3.0] * 3
 
 
 def test_functions_share_one_executable() -> None:
@@ -212,6 +242,9 @@ REFUSED = {
     "draws random numbers": torch.rand_like,
     "makes a size or a number of Python from the data": torch.nonzero,
     "updates its argument 'x' in place": lambda x: x.add_(1),
+    "'convert_element_type' is of torch.float8_e5m2, which is not exchanged": lambda x: x.to(
+        torch.float8_e5m2
+    ),
     "aten.complex has complex numbers": lambda x: torch.complex(x, x).abs(),
     "the program has the control flow 'cond'": lambda x: torch.cond(
         x.sum() > 0, torch.sin, torch.cos, (x,)

@@ -16,7 +16,7 @@ from torch.export.graph_signature import (
 )
 from torch.utils import _pytree as pytree
 
-from ..errors import UsageError
+from ..errors import UnsupportedError, UsageError
 from .exported_module import ExportedModule, Traceable, export_module, leaves_of
 from .torch_arrays import array_of_tensor, tensor_of_array
 
@@ -61,7 +61,7 @@ class CompiledModule:
             raise UsageError(f"no function is named '{function}'; expected one of: {names}")
         program = self.exported.programs[function]
         inputs = _inputs(program, args, kwargs)
-        results = getattr(self.executable, function)(*map(array_of_tensor, inputs))
+        results = getattr(self.executable, function)(*inputs)
         arrays = results if isinstance(results, (tuple, list)) else [results]
         return _outputs(program, [tensor_of_array(each) for each in arrays])
 
@@ -98,8 +98,10 @@ def compile_module(
 def _inputs(
     program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """Return the inputs of the function: leaves of the arguments without the constant ones."""
+    """Return the inputs of the function: leaves of the arguments as arrays, without constants."""
     spec = program.call_spec.in_spec
+    if spec is not None and set(kwargs) == set(names := spec.child(1).context):
+        kwargs = {name: kwargs[name] for name in names}  # keywords have no order
     leaves = leaves_of(args, kwargs)
     structure = pytree.tree_structure((args, dict(kwargs)))
     if spec is not None and structure != spec:
@@ -108,13 +110,25 @@ def _inputs(
     inputs = []
     for each, leaf in zip(user, leaves, strict=True):
         if not isinstance(each.arg, ConstantArgument):
-            inputs.append(leaf)
-        elif each.arg.value != leaf:
+            inputs.append(_array_of_argument(leaf, each.arg.name))
+        elif not _is_same_constant(leaf, each.arg.value):
             raise UsageError(
                 f"argument '{each.arg.name}' was exported as the constant {each.arg.value!r}, "
                 f"found {leaf!r}"
             )
     return inputs
+
+
+def _array_of_argument(leaf: Any, name: str) -> Any:
+    try:
+        return array_of_tensor(leaf)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"argument '{name}': {error.message}") from None
+
+
+def _is_same_constant(leaf: Any, constant: Any) -> bool:
+    """Return True for an equal value of the same type: 2.0 makes other results than 2."""
+    return type(leaf) is type(constant) and repr(leaf) == repr(constant)  # NaN, 0.0, -0.0
 
 
 def _leaf(spec: OutputSpec, tensor: torch.Tensor) -> Any:

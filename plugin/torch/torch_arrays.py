@@ -62,10 +62,21 @@ def tensor_of_array(array: AnyArray) -> torch.Tensor:
 
 
 def array_of_tensor(value: Any) -> Any:
-    """Return the elements of a tensor as an array, bf16 included; other values as they are."""
+    """Return the elements of a tensor as an array, bf16 included; other values as they are.
+
+    Raises:
+        UnsupportedError: the tensor is sparse, has no data, or has a type that NumPy lacks.
+    """
     if not isinstance(value, torch.Tensor):
         return value
-    tensor = value.detach().cpu().contiguous()
+    if value.layout != torch.strided or value.is_meta:
+        kind = "meta device" if value.is_meta else f"layout {value.layout}"
+        raise UnsupportedError(f"expected a dense tensor with data, found one of the {kind}")
+    if value.dtype not in _NUMPY_DTYPES and not value.is_complex():
+        raise UnsupportedError(
+            f"NumPy has no arrays of {value.dtype}; give the bytes, as by view(torch.uint8)"
+        )
+    tensor = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()

@@ -176,13 +176,30 @@ def _array_of(tensor: torch.Tensor) -> Array:
 def _elements_of(tensor: torch.Tensor, *, signless: bool = False) -> ir.DenseElementsAttr:
     """Return the elements of a tensor as an attribute; `signless` for a variable of IREE."""
     element = TORCH_DTYPE_TO_MLIR_TYPE[tensor.dtype]()
-    if signless and isinstance(element, ir.IntegerType) and element.is_signed:
+    if signless and isinstance(element, ir.IntegerType):
         element = ir.IntegerType.get_signless(element.width)
     type_ = ir.RankedTensorType.get(list(tensor.shape), element)
-    array = _array_of(tensor)
-    if (array.reshape(-1)[:1] == array).all():
-        array = array.reshape(-1)[:1]  # a buffer of one element is a splat
-    return ir.DenseElementsAttr.get(array.reshape(-1).view(np.uint8), type=type_)
+    elements = _array_of(tensor).reshape(-1)
+    codes = elements.view(f"u{elements.itemsize}")  # 0.0 and -0.0 differ
+    if (codes == codes[:1]).all():
+        elements = elements[:1]  # a buffer of one element is a splat
+    return ir.DenseElementsAttr.get(elements.view(np.uint8), type=type_)
+
+
+def _signless(type_: ir.Type) -> ir.Type:
+    """Return the type of a variable of IREE, which has no unsigned integers, for a tensor type."""
+    shaped = ir.RankedTensorType(type_)
+    element = shaped.element_type
+    if not isinstance(element, ir.IntegerType) or element.is_signless:
+        return type_
+    return ir.RankedTensorType.get(shaped.shape, ir.IntegerType.get_signless(element.width))
+
+
+def _with_signs_of(tensor: Value, type_: ir.Type) -> Value:
+    """Return the bits of a tensor as a type that differs in the signedness of its integers."""
+    if tensor.type == type_:
+        return tensor
+    return value("stablehlo.bitcast_convert", [tensor], type_)
 
 
 class _Tensors(FxImporterHooks):  # type: ignore[misc]
@@ -214,14 +231,16 @@ class _Tensors(FxImporterHooks):  # type: ignore[misc]
             return self.resolve_literal(gni, tensor, info)
         name, type_ = self._variable(tensor, info), builtin_tensor_type(info.ir_type)
         with ir.InsertionPoint.at_block_begin(gni._b):
-            return value("torch_c.from_builtin_tensor", [variables.load(name, type_)], info.ir_type)
+            loaded = _with_signs_of(variables.load(name, _signless(type_)), type_)
+            return value("torch_c.from_builtin_tensor", [loaded], info.ir_type)
 
     def store_produced_value(
         self, gni: GraphNodeImporter, py_value: Any, produced_ir_value: Value, info: InputInfo
     ) -> None:
         """Write a store of a variable, which `move_stores` moves to the end."""
         type_ = builtin_tensor_type(produced_ir_value.type)
-        stored = value("torch_c.to_builtin_tensor", [produced_ir_value], type_)
+        produced = value("torch_c.to_builtin_tensor", [produced_ir_value], type_)
+        stored = _with_signs_of(produced, _signless(type_))
         self._stores.append(variables.store(self._variable(py_value, info), stored))
 
     def move_stores(self, function: ir.Operation) -> None:

@@ -9,9 +9,13 @@ from torch.utils import _pytree as pytree
 from ...errors import UnsupportedError
 from .source_lines import place_of_node
 
+_FLOAT8 = (
+    torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz,
+)  # fmt: skip
+
 
 def check_program(program: ExportedProgram) -> None:
-    """Refuse random numbers, complex numbers, sizes from data, control flow, updated arguments.
+    """Refuse random numbers, sizes from data, control flow, updated arguments, some types.
 
     Raises:
         UnsupportedError: the program has one, at the line of the Python code.
@@ -26,6 +30,22 @@ def check_program(program: ExportedProgram) -> None:
             )
         if reason is not None:
             raise UnsupportedError(reason, place_of_node(node))
+    _check_float8(program)
+
+
+def _check_float8(program: ExportedProgram) -> None:
+    """Refuse arguments and results of 8-bit floats, which NumPy has no arrays of."""
+    signature = program.graph_signature
+    exchanged = {*signature.user_inputs, *signature.user_outputs}
+    for node in program.graph.nodes:
+        dtype = getattr(node.meta.get("val"), "dtype", None)
+        if node.name in exchanged and dtype in _FLOAT8:
+            kind = "argument" if node.op == "placeholder" else "result"
+            raise UnsupportedError(
+                f"the {kind} '{node.name}' is of {dtype}, which is not exchanged with NumPy; "
+                "exchange its bytes by view(torch.uint8)",
+                place_of_node(node),
+            )
 
 
 def _reason(node: torch.fx.Node) -> str | None:
