@@ -39,12 +39,17 @@ def fma(left, right, addend):
 
 
 def specified(x, q, scales, block, zeros=None, offsets=None):
-    """The f32 operations of the kernels, block after block."""
+    """The f32 operations of the kernels: offset products, then blocks, one after another."""
     rows, depth = x.shape
     blocks = x.reshape(rows, depth // block, block)
     row_scales = np.abs(blocks).max(2) * np.float32(1 / 127)
     integers = np.rint(blocks / row_scales[:, :, None]).astype(np.int64)
     accumulators = np.zeros((rows, q.shape[1]), np.float32)
+    for number in range(depth // block if offsets is not None else 0):
+        row_sums = (
+            integers[:, number].sum(1).astype(np.float32)[:, None] * row_scales[:, number, None]
+        )
+        accumulators = fma(offsets[number], row_sums, accumulators)
     for number in range(depth // block):
         weight = q[number * block : (number + 1) * block].astype(np.int64)
         if zeros is not None:
@@ -52,9 +57,6 @@ def specified(x, q, scales, block, zeros=None, offsets=None):
         dots = (integers[:, number] @ weight).astype(np.float32)
         scale = row_scales[:, number, None]
         accumulators = fma(dots * scales[number], scale, accumulators)
-        if offsets is not None:
-            row_sums = integers[:, number].sum(1).astype(np.float32)[:, None] * scale
-            accumulators = fma(offsets[number], row_sums, accumulators)
     return accumulators
 
 

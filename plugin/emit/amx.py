@@ -86,9 +86,9 @@ class AmxAssembly:
         """``tdpbssd``: add products of signed bytes to the accumulators."""
         self._instructions.append(f"tdpbssd %tmm{weight}, %tmm{activations}, %tmm{accumulators}")
 
-    def prefetch(self, start: ArrayLike, cache_lines: int) -> None:
-        """``prefetcht1``: prefetch cache lines from an address on."""
-        for number in range(cache_lines):
+    def prefetch(self, start: ArrayLike, cache_lines: range) -> None:
+        """``prefetcht1``: prefetch some of the cache lines from an address on."""
+        for number in cache_lines:
             offset = CACHE_LINE_BYTES * number
             self._instructions.append(f"prefetcht1 {offset or ''}({self._register(start)})")
 

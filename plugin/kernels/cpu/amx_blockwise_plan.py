@@ -8,6 +8,7 @@ from ...emit.amx import CACHE_LINE_BYTES
 from ...numerics.element_types import F16
 from ..isa.base import InstructionSet
 from ..pack.packed_weight import PackedWeight, Tiles
+from .activation_layout import ActivationLayout, BlockWord
 from .amx_plan import TILE_ROW_BYTES
 from .weight_reader import SignedPanel
 
@@ -29,8 +30,6 @@ cycles for each instead of 18 (Xeon with AMX).
 """
 _MAX_SCRATCH_BYTES = 30 << 10
 """IREE gives a workgroup 32 KiB; 2 KiB are left for the stack."""
-_ALIASING_BYTES = 2048
-"""Rows that are a multiple of 2 KiB apart share two sets of 12 lines of the L1 cache."""
 MAGIC = 1.5 * 2**23
 """The bits of this f32 plus an integer below 2**22 are those of the sum of both.
 
@@ -115,10 +114,10 @@ class AmxBlockwisePlan:
         return is_exact and self.tiles.block_size * bound * _MAX_ACTIVATION < 1 << 22
 
     @property
-    def activation_row_bytes(self) -> int:
-        """Bytes from a row of activations to the next; multiples of 2 KiB alias in the L1 cache."""
-        k = self.tiles.k
-        return k + TILE_ROW_BYTES if k % _ALIASING_BYTES == 0 else k
+    def activation_layout(self) -> ActivationLayout:
+        """The layout of activations: panels as those of the weight."""
+        words = len(BlockWord) - (self.weight.offset is None)
+        return ActivationLayout(self.tiles.k, self.tiles.block_size, self.panel.tiles.k, words)
 
     # -- scratch memory ---------------------------------------------------------------------------
 
@@ -155,26 +154,13 @@ class AmxBlockwisePlan:
         tiles = -(-self.m // rows)
         return -(-tiles // -(-tiles // limit))
 
-    def first_row_word(self, row: int) -> int:
-        """The words before those of a row of a tile, which weights with offsets need.
-
-        A row has the scale and the scaled sum of each block.
-        """
-        dots = self.registers * self.rows_per_tile * self.tiles.lanes
-        return dots + row * 2 * self.blocks_per_panel
-
     @property
     def dot_words(self) -> int:
-        """The words of dot products, scales and scaled sums.
-
-        They share the memory that tile instructions write: LLVM would keep sums in registers
-        otherwise, and permute these.
-        """
+        """The words of dot products in memory."""
         return self._dot_words(self.blocks_per_panel)
 
     def _dot_words(self, blocks: int) -> int:
-        row_words = 0 if self.weight.offset is None else 2 * blocks
-        return self.rows_per_tile * (_registers(blocks) * self.tiles.lanes + row_words)
+        return self.rows_per_tile * _registers(blocks) * self.tiles.lanes
 
     # -- prefetch ---------------------------------------------------------------------------------
 

@@ -218,9 +218,8 @@ class _Workgroup:
             unit = remainder(position.number, gemm.units_per_block)
             pieces = unit * (tiles.k // size) + piece
             next_tile = weight + tiles.k * nr
-            assembly.prefetch(
-                next_tile + i64_of(pieces * (cache_lines * TILE_ROW_BYTES)), cache_lines
-            )
+            start = next_tile + i64_of(pieces * (cache_lines * TILE_ROW_BYTES))
+            assembly.prefetch(start, range(cache_lines))
         assembly.emit()
 
     def _store(self, buffer: ArrayLike) -> None:

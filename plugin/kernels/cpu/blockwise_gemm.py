@@ -49,6 +49,7 @@ from ...numerics.element_types import F32, I32
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
 from ..pack.packed_weight import PackedWeight, Tiles
+from .activation_layout import ActivationLayout, index_plus
 from .amx_blockwise import AmxBlockwise
 from .amx_blockwise_plan import AmxBlockwisePlan
 from .blockwise_tile import (
@@ -57,7 +58,6 @@ from .blockwise_tile import (
     BlockwiseTile,
     FloatWeightTile,
     TileNumber,
-    index_plus,
 )
 from .weight_reader import UnpackedPanel, WeightReader, weight_bindings
 
@@ -127,21 +127,20 @@ class BlockwiseGemm:
         return AmxBlockwisePlan.of(self.weight, m_per_batch, self.target)
 
     @property
-    def activation_row_bytes(self) -> int:
-        """Bytes from a row of int8 activations to the next."""
-        return self.tiles.k if self.amx_plan is None else self.amx_plan.activation_row_bytes
+    def activation_layout(self) -> ActivationLayout:
+        """The layout of int8 activations."""
+        if self.amx_plan is not None:
+            return self.amx_plan.activation_layout
+        return ActivationLayout(self.tiles.k, self.tiles.block_size)
 
     def kernel(self) -> Kernel:
         """Build the kernel.
 
         Bindings: the weight; the choices; activations, f32 or those of `QuantizeRows`: int8
-        k-packs, and scale and sum of each block; tables of the epilogue; the result.
+        k-packs, and the words of each block; tables of the epilogue; the result.
         """
-        tiles = self.tiles
-        activations = [
-            Binding((None, self.activation_row_bytes // 4), I32),
-            Binding((None, 2 * (tiles.k // tiles.block_size)), I32),
-        ]
+        tiles, layout = self.tiles, self.activation_layout
+        activations = [layout.integers(I32), layout.block_words]
         if self.has_f32_activations:
             activations = [Binding((None, tiles.k), F32)]
         matrices = self.batches if self.matrices is None else self.matrices
@@ -168,7 +167,8 @@ class BlockwiseGemm:
         blocks, tables = None, arguments[1:-1]
         if not self.has_f32_activations:
             blocks, *tables = tables
-        operands = BlockwiseOperands(weight, activations, blocks, tables, result)
+        layout = self.activation_layout
+        operands = BlockwiseOperands(weight, layout, activations, blocks, tables, result)
         batch, share = workgroup, scalar(workgroup)
         if self.batches > 1:
             batch = quotient(share, self.workgroups_per_batch).value
@@ -229,6 +229,7 @@ class _Workgroup:
         return AmxBlockwise(
             *(gemm.amx_plan, gemm.target, gemm.epilogue),
             *(self.operands, self.rows, first_row),
+            batches=gemm.batches,
         )
 
     def _emit_without_tiles(self, panels: _PanelLoop | None) -> None:

@@ -30,6 +30,7 @@ from ...numerics.element_types import F32, I8, I32, U32
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import Accumulator, InstructionSet
 from ..pack.packed_weight import PackedWeight, Tiles
+from .activation_layout import ActivationLayout, BlockWord, index_plus
 from .float_decoding import decode_floats
 from .weight_reader import BlockColumns, BlockIndex, UnpackedStep, WeightReader
 
@@ -52,13 +53,14 @@ class BlockwiseOperands:
 
     Attributes:
         weight: the reader of the weight, or of an unpacked panel.
-        activations: ``M x K / 4`` i32 k-packs, or ``M x K`` f32.
-        activation_blocks: the scale, and the sum times `row_sum_factor`, of each block of int8
-            activations; None for f32.
+        layout: the layout of int8 activations.
+        activations: i32 k-packs, or ``M x K`` f32.
+        activation_blocks: the words of each block of int8 activations; None for f32.
         result: ``M x N``.
     """
 
     weight: WeightReader
+    layout: ActivationLayout
     activations: Value
     activation_blocks: Value | None
     tables: Sequence[Value]
@@ -186,7 +188,7 @@ class BlockwiseTile:
         (row, vector), lanes = position, self.tiles.lanes
         if self.weight.zero_point == 0:
             return Vectors(lanes).known(0, I32)
-        row_sum = broadcast(self._activation_word(row, block_number, 1), lanes)
+        row_sum = broadcast(self._activation_word(row, block_number, BlockWord.SUM), lanes)
         zero_points = self.operands.weight.zero_point(self._columns(vector, block))
         return row_sum if zero_points is None else convert(zero_points, I32) * row_sum
 
@@ -202,11 +204,11 @@ class BlockwiseTile:
         first = _times(steps[0].number, tiles.k_per_step // 4)
         barrier_interval = target.k_packs_per_barrier[len(tiles.plane_bits) - 1]
         for count, number in enumerate(k_packs, 1):
-            weights = self._integers(steps, number)
-            k, broadcasts = index_plus(first, number), {}
+            weights, broadcasts = self._integers(steps, number), {}
             for index, (row, vector) in enumerate(self.positions):
                 if row not in broadcasts:
-                    word = load_element(self.operands.activations, [row, k])
+                    position = self.operands.layout.integer_index(row, first, 4, number)
+                    word = load_element(self.operands.activations, position)
                     broadcasts[row] = target.broadcast_k_pack(word, I8)
                 accumulators[index] = target.add_dot(
                     accumulators[index], weights[vector], broadcasts[row], self.weight.max_integer
@@ -231,10 +233,9 @@ class BlockwiseTile:
         accumulators: Sequence[ArrayLike],
     ) -> list[ArrayLike]:
         """Add dot products times scales, and offsets times row sums, to the f32 accumulators."""
-        lanes, row_scales = self.tiles.lanes, dict[Value, ArrayLike]()
+        lanes = self.tiles.lanes
         scales, offsets = self._scales(block), self._offsets(block)
-        for row in self.rows:
-            row_scales[row] = self._row_scale(row, block_number)
+        row_scales = self._row_scales(block_number)
         totals = [
             self.target.fma(
                 self._scaled(dot, scales[vector]), broadcast(row_scales[row], lanes), accumulator
@@ -258,23 +259,21 @@ class BlockwiseTile:
         """Dot products, i32, times scales, rounded to f32 once."""
         return convert(dot, F32) * scale
 
-    def _row_scale(self, row: Value, block_number: Value) -> ArrayLike:
-        """The scale of a block of a row, f32."""
-        return bits_of(self._activation_word(row, block_number, 0), F32)
+    def _row_scales(self, block_number: Value) -> dict[Value, ArrayLike]:
+        """The scales of a block of each row, f32."""
+        words = {r: self._activation_word(r, block_number, BlockWord.SCALE) for r in self.rows}
+        return {row: bits_of(word, F32) for row, word in words.items()}
 
     def _scaled_row_sum(self, row: Value, block_number: Value, row_scale: ArrayLike) -> ArrayLike:
         """The sum of a block of a row, f32."""
-        row_sum = convert(self._activation_word(row, block_number, 1), F32)
+        row_sum = convert(self._activation_word(row, block_number, BlockWord.SUM), F32)
         return row_sum * (1 / self.weight.row_sum_factor) * row_scale
 
-    def _activation_word(self, row: Value, block_number: Value, word: int) -> ArrayLike:
-        """The scale (0), or the sum times `row_sum_factor` (1), of a block of a row.
-
-        `QuantizeRows` stores them.
-        """
+    def _activation_word(self, row: Value, block_number: Value, word: BlockWord) -> ArrayLike:
+        """A word of a block of a row."""
         memory = self.operands.activation_blocks
         assert memory is not None  # int8 activations have them
-        return load_element(memory, [row, index_plus(_times(block_number, 2), word)])
+        return load_element(memory, self.operands.layout.word_index(row, block_number, word))
 
     def _scales(self, block: BlockIndex) -> list[ArrayLike]:
         """The scales of a block, for each vector of columns."""
@@ -421,11 +420,6 @@ class FloatWeightTile(BlockwiseF32Tile):
         k_packs = range(self.tiles.k_per_step // self.tiles.k_pack)
         block = BlockIndex(scalar(record), 0)
         return self._add_k_packs(block, steps, k_packs, [Accumulator(a) for a in accumulators])
-
-
-def index_plus(index: Value, offset: int) -> Value:
-    """An index plus a constant."""
-    return (scalar(index) + offset).value if offset else index
 
 
 def _times(index: Value, factor: int) -> Value:

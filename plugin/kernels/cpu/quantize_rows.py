@@ -30,6 +30,7 @@ from ...numerics.array_functions import bits_of, convert
 from ...numerics.block_contraction import activation_scale
 from ...numerics.element_types import F32, I8, I32, U32
 from ..isa.base import round_half_even
+from .activation_layout import ActivationLayout, BlockWord
 
 _INT8_MACS_PER_ELEMENT = 32
 """Quantizing an activation takes about as long as this many int8 MACs."""
@@ -47,32 +48,35 @@ class QuantizeRows:
 
     Args:
         m: M; None where it is dynamic.
-        block_size: consecutive activations that share a scale, a multiple of 4.
+        layout: the layout of the results; blocks have a multiple of 4 activations.
         lanes: f32 lanes of a vector.
         row_sum_factor: the sum of each block is multiplied by this number.
-        row_bytes: bytes from a row of integers to the next; 0 for K. Those after K are not written.
     """
 
     m: int | None
-    k: int
-    block_size: int
+    layout: ActivationLayout
     lanes: int
     row_sum_factor: int = 1
-    row_bytes: int = 0
+
+    @property
+    def k(self) -> int:
+        """The activations of a row."""
+        return self.layout.k
+
+    @property
+    def block_size(self) -> int:
+        """The consecutive activations that share a scale."""
+        return self.layout.block_size
 
     def kernel(self) -> Kernel:
         """Build the kernel.
 
-        Bindings: the activations; the integers ``M x row_bytes``; and for each block the bits of
-        its scale (f32) and its row sum (i32), interleaved as ``M x 2 * blocks``. Two tensors would
-        often be 64 KiB apart, which aliases on Zen 3 (128 rows, 4096 x 4096: Q4_K 5 % slower, int4
-        2 %).
+        Bindings: the activations; the integers; and the words of blocks, interleaved without
+        panels. Two tensors would often be 64 KiB apart, which aliases on Zen 3 (128 rows, 4096 x
+        4096: Q4_K 5 % slower, int4 2 %).
         """
-        bindings = [
-            Binding((None, self.k), F32),
-            Binding((None, self.row_bytes or self.k), I8),
-            Binding((None, 2 * (self.k // self.block_size)), I32),
-        ]
+        layout = self.layout
+        bindings = [Binding((None, self.k), F32), layout.integers(I8), layout.block_words]
         macs = None if self.m is None else _INT8_MACS_PER_ELEMENT * self.m * self.k
         return Kernel("round_rows", bindings, self._workgroups, self._body, self.m, macs=macs)
 
@@ -104,14 +108,18 @@ class QuantizeRows:
                 reals = load(activations, [row, index.value], lanes, F32) / divisor
                 # No quotient exceeds 127 by half a unit; those of infinities and NaN are NaN.
                 rounded = np.where(reals == reals, round_half_even(reals)[0], 0)
-                store(convert(rounded, I8), integers, [row, index.value])
+                store(convert(rounded, I8), integers, self.layout.integer_index(row, index.value))
                 return total + rounded
 
+            def store_word(word: BlockWord, content: ArrayLike) -> None:
+                store_element(content, block_words, self.layout.word_index(row, block, word))
+
             total = self._reduce(first, lanes, quantize, known(0, I32))
-            word = scalar(block) * 2
-            store_element(bits_of(scale, I32), block_words, [row, word.value])
-            row_sum = reduce_lanes("add", total) * self.row_sum_factor
-            store_element(row_sum, block_words, [row, (word + 1).value])
+            store_word(BlockWord.SCALE, bits_of(scale, I32))
+            row_sum = reduce_lanes("add", total)
+            store_word(BlockWord.SUM, row_sum * self.row_sum_factor)
+            if self.layout.words > BlockWord.SCALED_SUM:
+                store_word(BlockWord.SCALED_SUM, bits_of(convert(row_sum, F32) * scale, I32))
 
         def quantize_row(row: Value) -> None:
             loop(0, self.k // self.block_size, 1, lambda block: quantize_block(row, block))

@@ -225,7 +225,7 @@ class UnpackedPanel:
     layout of the panel.
     """
 
-    _keeps_zero_points: ClassVar[bool] = True
+    _keeps_all_fields: ClassVar[bool] = True
 
     def __init__(self, weight: PackedWeight, layout: PackedWeight, target: InstructionSet) -> None:
         self._weight, self.layout, self._target = weight, layout, target
@@ -290,25 +290,30 @@ class UnpackedPanel:
             source = UnpackedStep(
                 *(memory, weight, self._target, tile, step_start, own.value, self._prefetch_bytes)
             )
-            first = own * (tiles.k_per_step * nr)
             integers_of = self._integers(reader, source, record)
             for k_pack in range(tiles.k_per_step // 4):
                 for vector in range(tiles.vectors):
-                    column = first + (k_pack * tiles.vectors + vector) * lanes * 4
-                    write(integers_of(vector, k_pack), self._memories[0], column, U8)
+                    start = self._start(own, vector, k_pack)
+                    write(integers_of(vector, k_pack), self._memories[0], start, U8)
 
         loop(0, weight.steps_per_record, 1, unpack_step)
         for block in range(weight.blocks_per_record):
             first = (offset * weight.blocks_per_record + block) * nr
             for vector in range(tiles.vectors):
                 own = BlockColumns(tile, BlockIndex(record, block), vector * lanes, lanes)
-                loads = [reader.scale(own), reader.offset(own)]
-                if self._keeps_zero_points:
-                    loads.insert(1, reader.zero_point(own))
+                loads: list[ArrayLike | None] = [reader.scale(own)]
+                if self._keeps_all_fields:
+                    loads += [reader.zero_point(own), reader.offset(own)]
                 vectors = [each for each in loads if each is not None]
                 fields, memories = self.layout.fields, self._memories[1:]
                 for each, block_field, memory in zip(vectors, fields, memories, strict=True):
                     write(each, memory, first + vector * lanes, block_field.element)
+
+    def _start(self, step: ArrayLike, vector: int, k_pack: int) -> ArrayLike:
+        """The byte offset of a k-pack of a vector, in a step by its number in the panel."""
+        tiles = self._weight.tiles
+        number = k_pack * tiles.vectors + vector
+        return step * (tiles.k_per_step * tiles.nr) + number * tiles.lanes * 4
 
     def _integers(
         self, reader: WeightReader, source: UnpackedStep, record: ArrayLike
@@ -318,12 +323,13 @@ class UnpackedPanel:
 
 
 class SignedPanel(UnpackedPanel):
-    """A panel of integers less their zero points, as signed bytes.
+    """A panel of integers less their zero points, as signed bytes, and scales.
 
-    All panels of a weight have the same size, which divides K.
+    All panels of a weight have the same size, which divides K. A vector of columns of a block is
+    contiguous: its k-packs are rows of 64 bytes of AMX tiles.
     """
 
-    _keeps_zero_points = False
+    _keeps_all_fields = False
 
     @classmethod
     def fits(cls, weight: PackedWeight, tiles: int) -> bool:
@@ -332,6 +338,18 @@ class SignedPanel(UnpackedPanel):
         if weight.zero_point is not None:
             low, high = -weight.zero_point, weight.max_integer - weight.zero_point
         return low >= -128 and high <= 127 and super().fits(weight, tiles)
+
+    def _start(self, step: ArrayLike, vector: int, k_pack: int) -> ArrayLike:
+        tiles = self._weight.tiles
+        size, k_packs = tiles.block_size, tiles.k_per_step // 4
+        first = step * (tiles.k_per_step * tiles.nr)
+        if size > tiles.k_per_step:
+            steps = size // tiles.k_per_step
+            own = remainder(step, steps)
+            first = (step - own) * (tiles.k_per_step * tiles.nr) + own * (k_packs * tiles.lanes * 4)
+        block, number = divmod(k_pack, size // 4)
+        vectors = block * tiles.vectors + vector
+        return first + (vectors * (size // 4) + number) * tiles.lanes * 4
 
     @property
     def _prefetch_bytes(self) -> int:
@@ -348,7 +366,7 @@ class SignedPanel(UnpackedPanel):
         limit = max(1, (k or _MAX_UNPACKED_BYTES // (tiles * weight.tiles.nr)) // unit)
         units = weight.tiles.k // unit
         count = next(n for n in range(min(limit, units), 0, -1) if units % n == 0)
-        return replace(weight.unpacked(tiles, unit * count), zero_point=0)
+        return replace(weight.unpacked(tiles, unit * count), zero_point=0, offset=None)
 
     def _integers(
         self, reader: WeightReader, source: UnpackedStep, record: ArrayLike

@@ -221,12 +221,11 @@ def call_blockwise(
     m: Extent = match.m if match.m is not None else linalg.dim(activations, 0)
     operands = [activations]
     if not match.has_float_activations:
-        lanes, factor = target.lanes, weight.layout.row_sum_factor
-        row_bytes = kernel.activation_row_bytes
-        quantize = QuantizeRows(match.m, tiles.k, tiles.block_size, lanes, factor, row_bytes)
-        types = [  # int8, and for each block the scale and the sum times `row_sum_factor`
-            tensor_type([match.m, row_bytes], mlir_type(I8)),
-            tensor_type([match.m, 2 * (tiles.k // tiles.block_size)], mlir_type(I32)),
+        layout = kernel.activation_layout
+        quantize = QuantizeRows(match.m, layout, target.lanes, weight.layout.row_sum_factor)
+        types = [
+            tensor_type(layout.integers_shape(match.m), mlir_type(I8)),
+            tensor_type(layout.words_shape(match.m), mlir_type(I32)),
         ]
         operands = kernels.call(quantize, quantize.kernel(), [activations], types, m)
     tables = epilogue.operands(tiles.count * tiles.nr) if epilogue else []

@@ -1,0 +1,130 @@
+"""Layout of activations that are quantized to int8: integers, and words of 32 bits of their blocks.
+
+Loops over rows read them as ``M x K`` integers, with the words of a row one after another. AMX
+loop nests read 16 rows of a panel of K, and a word of 16 rows, at once. They have panels one after
+another, and words of a block as ``M`` consecutive ones: rows that are a power of two apart would
+share few sets of the L1 cache (``docs/performance/kernels.md``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ...core._mlir import Value
+from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding
+from ...emit.linalg import constant_index
+from ...emit.vectors import load_element, quotient, remainder
+from ...numerics.array_functions import bits_of
+from ...numerics.element_types import F32, I32, ElementType
+
+
+class BlockWord(IntEnum):
+    """The words of a block of a row; `SCALED_SUM` only where AMX multiplies offsets."""
+
+    SCALE = 0
+    """f32."""
+    SUM = 1
+    """i32: the sum of the integers, times `PackedWeight.row_sum_factor`."""
+    SCALED_SUM = 2
+    """f32: the sum of the integers, times the scale."""
+
+
+@dataclass(frozen=True)
+class ActivationLayout:
+    """Layout of int8 activations ``M x K`` with scales for each `block_size` along K.
+
+    Args:
+        panel_k: K of a panel, which divides K and has whole blocks; None for rows of all of K. With
+            panels, integers are ``K / panel_k x M x panel_k``, and words ``words x blocks x M``.
+        words: the words of a block.
+    """
+
+    k: int
+    block_size: int
+    panel_k: int | None = None
+    words: int = 2
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of a row."""
+        return self.k // self.block_size
+
+    def integers_shape(self, m: int | None) -> tuple[int | None, ...]:
+        """The shape of the integers."""
+        if self.panel_k is None:
+            return (m, self.k)
+        return (self.k // self.panel_k, m, self.panel_k)
+
+    def words_shape(self, m: int | None) -> tuple[int | None, ...]:
+        """The shape of the words."""
+        return (
+            (m, self.words * self.blocks) if self.panel_k is None else (self.words, self.blocks, m)
+        )
+
+    def integers(self, element: ElementType) -> Binding:
+        """The binding of the integers, as elements that have one or several of them."""
+        *outer, size = self.integers_shape(None)
+        assert size is not None  # M is not the last axis
+        return Binding((*outer, size * 8 // element.bits), element)
+
+    @property
+    def block_words(self) -> Binding:
+        """The binding of the words."""
+        return Binding(self.words_shape(None), I32)
+
+    def integer_index(
+        self, row: Value, position: Value, integers: int = 1, offset: int = 0
+    ) -> list[Value]:
+        """The index of an element of a row.
+
+        Args:
+            position: the number of an element of K.
+            integers: the integers of an element.
+            offset: a number that is added to the position; both are in one panel.
+        """
+        if self.panel_k is None:
+            return [row, index_plus(position, offset)]
+        if self.panel_k == self.k:
+            return [constant_index(0), row, index_plus(position, offset)]
+        size = self.panel_k // integers
+        panel, own = quotient(scalar(position), size), remainder(scalar(position), size)
+        return [panel.value, row, index_plus(own.value, offset)]
+
+    def word_index(self, row: Value, block: Value, word: int) -> list[Value]:
+        """The index of a word of a block of a row."""
+        if self.panel_k is None:
+            return [row, index_plus((scalar(block) * self.words).value, word)]
+        return [constant_index(word), block, row]
+
+
+@dataclass(frozen=True)
+class RowWords:
+    """Loads of the words of consecutive rows, where words of a block have M for their last axis.
+
+    Rows have constant distances: LLVM would keep the index of each in a register otherwise.
+
+    Args:
+        words: the memref of the words, with one axis.
+        m: M of all batches.
+        first: the first row.
+        count: the number of rows.
+    """
+
+    layout: ActivationLayout
+    words: Value
+    m: ArrayLike
+    first: ArrayLike
+    count: int
+
+    def load(self, block: ArrayLike, word: BlockWord) -> list[ArrayLike]:
+        """Load a word of a block of each row, f32."""
+        start = (block + word * self.layout.blocks) * self.m + self.first
+        indices = [index_plus(start.value, row) for row in range(self.count)]
+        return [bits_of(load_element(self.words, [index]), F32) for index in indices]
+
+
+def index_plus(index: Value, offset: int) -> Value:
+    """An index plus a constant."""
+    return (scalar(index) + offset).value if offset else index
