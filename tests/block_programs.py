@@ -88,20 +88,66 @@ def named(inputs, *, zeros=False, offsets=False):
     return dict(zip(names, inputs, strict=True))
 
 
-def reference(x, q, scales, block, zeros=None, offsets=None):
-    """Sums of float64, of activations that are rounded for each block."""
+def reference(x, q, scales, block, zeros=None, offsets=None, activation_block=None):
+    """Sums of float64, of activations that are rounded for each block, or `activation_block`."""
     rows, depth = x.shape
-    grouped = x.reshape(rows, depth // block, block)
+    grouped = x.reshape(rows, -1, activation_block or block)
     row_scales = np.abs(grouped).max(2) * np.float32(1 / 127)
     row_scales[row_scales == 0] = 1
-    rounded = np.rint(grouped / row_scales[:, :, None]).astype(np.int64)
+    rounded = np.rint(grouped / row_scales[:, :, None]).astype(np.float64)
+    rounded = (rounded * row_scales[:, :, None]).reshape(rows, depth // block, block)
     weight = q.astype(np.int64).reshape(depth // block, block, -1)
     if zeros is not None:
         weight = weight - zeros.astype(np.int64)[:, None]
     real = weight * scales.astype(np.float64)[:, None]
     if offsets is not None:
         real = real + offsets.astype(np.float64)[:, None]
-    return np.einsum("mbk,bkn,mb->mn", rounded.astype(np.float64), real, row_scales, optimize=True)
+    return np.einsum("mbk,bkn->mn", rounded, real, optimize=True)
+
+
+def quantized_scales_program(
+    rows, depth, columns, block, blocks, inner="u6", storage="u4", *, offsets=True, transposed=False
+):
+    """A product with a weight whose scales and offsets are integers times f16.
+
+    Arguments are rows, the weight, its scales, offsets if any, and the f16 of both: of `blocks[0]`
+    scales, and of `blocks[1]` offsets. Integers of scales are of the type `inner`.
+    """
+
+    def shaped(*extents):
+        return "x".join(map(str, extents[::-1] if transposed else extents))
+
+    def sizes(size):
+        return ", ".join(map(str, (1, size) if transposed else (size, 1)))
+
+    w, s, *ds = (shaped(depth // n, columns) for n in (1, block, *(block * n for n in blocks)))
+    bits, width = inner[1:], storage[1:]
+    kinds = [
+        f"""{{block_sizes = array<i64: {sizes(n)}>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<{inner}:f32>}}
+      : (tensor<{s}xi{bits}>, tensor<{d}xf16>) -> tensor<{s}xf32>"""
+        for n, d in zip(blocks, ds, strict=True)
+    ]
+    types = [f"tensor<{w}xi{width}>", *[f"tensor<{s}xi{bits}>"] * (1 + offsets)]
+    types += [f"tensor<{d}xf16>" for d in ds[: 1 + offsets]]
+    names = [name for name in ("%q", "%s", "%o", "%sd", "%od") if offsets or name[1] != "o"]
+    arguments = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
+    dequantized_offsets = f'%offsets = "subquant.dequantize"(%o, %od) {kinds[1]}'
+    return f"""
+func.func @main(%x: tensor<{rows}x{depth}xf32>, {arguments})
+    -> tensor<{rows}x{columns}xf32> {{
+  %scales = "subquant.dequantize"(%s, %sd) {kinds[0]}
+  {dequantized_offsets if offsets else ""}
+  %w = "subquant.dequantize"(%q, %scales{", %offsets" if offsets else ""})
+      {{block_sizes = array<i64: {sizes(block)}>,
+      operandSegmentSizes = array<i32: 1, 1, 0, {int(offsets)}>,
+      quantized_type = !quant.any<{storage}:f32>}}
+      : ({", ".join([f"tensor<{w}xi{width}>", *[f"tensor<{s}xf32>"] * (1 + offsets)])})
+      -> tensor<{w}xf32>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [{int(transposed)}]
+      : (tensor<{rows}x{depth}xf32>, tensor<{w}xf32>) -> tensor<{rows}x{columns}xf32>
+  return %y : tensor<{rows}x{columns}xf32>
+}}"""
 
 
 def tensor(shape: Sequence[Any], element: str) -> str:

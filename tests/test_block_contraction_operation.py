@@ -101,6 +101,30 @@ def test_activations_of_8_bits_beside_their_meaning(case: str, device: Device) -
     check_operation(form, device, "o", type_, planes=planes, activations="int8")
 
 
+SUPERBLOCKS = {
+    "rows": (*ROWS, (3, 5, 64), (1, 8), ("f32", "f16", "f32")),
+    "all of a row": (*ROWS, (3, 5, 32), (1, 8), ("f32", "f16", "f32")),
+    "columns": (
+        "(m, n, k)", ("(k, m)", "(k, n)", "(m, n)"), (3, 16, 64), (8, 1), ("f32", "f32", "f16"),
+    ),
+}  # fmt: skip
+
+
+@cases_on_devices(SUPERBLOCKS, "rows", "columns")
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.share(3)
+def test_activations_of_8_bits_in_blocks_of_their_own(
+    case: str, device: Device, is_packed: bool
+) -> None:
+    """One scale for several blocks of the weight."""
+    form, planes = SUPERBLOCKS[case], (4,) if is_packed else None
+    sizes = tuple(size * 4 if size > 1 else 1 for size in form[3])
+    check_operation(
+        *(form, device, "o", StorageType.parse("u4")),
+        planes=planes, activations="int8", activation_sizes=sizes,
+    )  # fmt: skip
+
+
 def check_operation(
     form: Any,
     device: Device,
@@ -109,6 +133,7 @@ def check_operation(
     *,
     planes: tuple[int, ...] | None = None,
     activations: str | None = None,
+    activation_sizes: tuple[int, ...] | None = None,
 ) -> None:
     """Run one operation, compiled, beside `contract_blocks`."""
     loops, results, extents, blocks, types = form
@@ -147,6 +172,9 @@ def check_operation(
     types = ", ".join(type_ for type_, _ in arguments.values())
     more = f"plane_bits = array<i64: {', '.join(map(str, planes))}>, " if planes else ""
     more += f'activation_type = "{activations}", ' if activations else ""
+    if activation_sizes is not None:
+        listed = ", ".join(map(str, activation_sizes))
+        more += f"activation_block_sizes = array<i64: {listed}>, "
     parameters = ", ".join(f"%{name}: {type_}" for name, (type_, _) in arguments.items())
     text = f"""
 func.func @main({parameters}) -> {out} {{
@@ -165,7 +193,7 @@ func.func @main({parameters}) -> {out} {{
     if activations is not None:
         result_loops = {loop for axis in indices[2] for loop, _ in axis}
         summed = set(range(len(extents))) - result_loops
-        accumulators = activation_blocks(indices, summed, blocks, shapes[1])
+        accumulators = activation_blocks(indices, summed, activation_sizes or blocks, shapes[1])
     expected = contract_blocks(
         arrays["x"], q, arrays["s"], indices, extents, blocks, expressed, z, o, accumulators
     )

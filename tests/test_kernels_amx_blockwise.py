@@ -9,7 +9,7 @@ import pytest
 
 from amx_configuration import configurations_around
 from amx_permission import results_without_permission
-from block_programs import arrays, named, program, with_constants
+from block_programs import arrays, named, program, quantized_scales_program, with_constants
 from devices import main_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -148,6 +148,67 @@ def test_infinite_scales_give_infinities_and_nan():
 @needs_amx
 def test_integers_less_zero_points_that_exceed_a_byte_are_multiplied_without_tiles():
     check((16, 256, 80, 32, "u8"), zeros=True)
+
+
+def superblock_sums(x, q, codes, outer, block, blocks):
+    """The f32 operations where scales and offsets are integers times an f16 of a superblock."""
+    rows, size = len(x), block * blocks
+    grouped = x.reshape(rows, len(q) // size, size)
+    row_scales = np.abs(grouped).max(2) * np.float32(1 / 127)
+    integers = np.rint(grouped / row_scales[:, :, None]).astype(np.int64)
+    factors, *offsets = (np.repeat(each.astype(np.int64), block, 0) for each in codes)
+    products = (q.astype(np.int64) * factors).reshape(-1, size, q.shape[1])
+    accumulators = np.zeros((rows, q.shape[1]), np.float32)
+    for number, product in enumerate(products):
+        scale, *offset_scale = (each[number].astype(np.float32) for each in outer)
+        scaled = (integers[:, number] @ product).astype(np.float32) * scale
+        for each in offsets:
+            dots = integers[:, number] @ each[number * size : (number + 1) * size]
+            scaled = fma(dots.astype(np.float32), np.tile(offset_scale[0], (rows, 1)), scaled)
+        accumulators = fma(scaled, row_scales[:, number, None], accumulators)
+    return accumulators
+
+
+SUPERBLOCK_CASES = [
+    # M, K, N, block, blocks, scales, storage, offsets
+    (9, 512, 40, 32, 8, "u6", "u4", True),
+    (33, 1024, 70, 16, 16, "i8", "u6", False),  # an odd number of tiles, two of which share a row
+    (128, 768, 48, 32, 8, "u6", "u5", True),  # superblocks are pipelined
+    (150, 512, 33, 16, 16, "u4", "u2", True),  # two passes; products are bytes
+    (256, 512, 33, 32, 4, "u6", "i4", False),  # two passes with an even number of tiles
+    ("?", 512, 48, 32, 8, "i6", "u4", True),
+]
+
+
+@needs_amx
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize("case", SUPERBLOCK_CASES, ids=str)
+@pytest.mark.share(4)
+def test_a_superblock_is_one_sum_of_integers(case, is_constant):
+    m, depth, columns, block, blocks, inner, storage, has_offsets = case
+    random = np.random.default_rng(5)
+
+    def integers(name, *shape):
+        low = -(1 << (int(name[1:]) - 1)) if name[0] == "i" else 0
+        values = random.integers(low, low + (1 << int(name[1:])), shape)
+        return values.astype(np.int8 if name[0] == "i" else np.uint8)
+
+    q = integers(storage, depth, columns)
+    codes = [integers(inner, depth // block, columns) for _ in range(1 + has_offsets)]
+    outer = [
+        random.uniform(-2, 2, (depth // block // blocks, columns)).astype(np.float16) for _ in codes
+    ]
+    text = quantized_scales_program(
+        *(m, depth, columns, block, (blocks, blocks), inner, storage), offsets=has_offsets
+    )
+    tensors = [q, *codes, *outer]
+    if is_constant:
+        text, tensors = with_constants(text, *tensors), []
+    main = main_of(text, **OPTIONS)
+    for rows in (0, 16, 45, 129) if m == "?" else (m,):
+        x = random.standard_normal((rows, depth)).astype(np.float32)
+        actual = main(x, *tensors)
+        np.testing.assert_array_equal(actual, superblock_sums(x, q, codes, outer, block, blocks))
 
 
 @needs_amx

@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 import subquant
-from block_programs import arrays, exact_product, named, program, reference, with_constants
+from block_programs import (
+    arrays,
+    exact_product,
+    named,
+    program,
+    quantized_scales_program,
+    reference,
+    with_constants,
+)
 from devices import main_of
 from instruction_sets import EVERY, SOME
 from programs import lowered_text
@@ -197,35 +205,11 @@ def test_quantized_scales_and_offsets(
         each * np.repeat(of_several, n, 0).astype(np.float64)
         for each, of_several, n in zip(codes, outer, blocks, strict=True)
     )
-    expected = reference(x, q, scales, block, offsets=offsets)
-
-    def shaped(*extents):
-        return "x".join(map(str, extents[::-1] if transposed else extents))
-
-    def sizes(size):
-        return ", ".join(map(str, (1, size) if transposed else (size, 1)))
-
-    w, s, *ds = (shaped(depth // n, columns) for n in (1, block, *(block * n for n in blocks)))
-    kinds = [
-        f"""{{block_sizes = array<i64: {sizes(n)}>,
-      operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<{inner}:f32>}}
-      : (tensor<{s}xi{bits}>, tensor<{d}xf16>) -> tensor<{s}xf32>"""
-        for n, d in zip(blocks, ds, strict=True)
-    ]
-    text = f"""
-func.func @main(%x: tensor<{rows}x{depth}xf32>, %q: tensor<{w}xi4>,
-                %s: tensor<{s}xi{bits}>, %o: tensor<{s}xi{bits}>,
-                %sd: tensor<{ds[0]}xf16>, %od: tensor<{ds[1]}xf16>)
-    -> tensor<{rows}x{columns}xf32> {{
-  %scales = "subquant.dequantize"(%s, %sd) {kinds[0]}
-  %offsets = "subquant.dequantize"(%o, %od) {kinds[1]}
-  %w = "subquant.dequantize"(%q, %scales, %offsets) {{block_sizes = array<i64: {sizes(block)}>,
-      operandSegmentSizes = array<i32: 1, 1, 0, 1>, quantized_type = !quant.any<u4:f32>}}
-      : (tensor<{w}xi4>, tensor<{s}xf32>, tensor<{s}xf32>) -> tensor<{w}xf32>
-  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [{int(transposed)}]
-      : (tensor<{rows}x{depth}xf32>, tensor<{w}xf32>) -> tensor<{rows}x{columns}xf32>
-  return %y : tensor<{rows}x{columns}xf32>
-}}"""
+    of_rows = block * blocks[0]  # activations share the scale of a superblock
+    expected = reference(x, q, scales, block, offsets=offsets, activation_block=of_rows)
+    text = quantized_scales_program(
+        *(rows, depth, columns, block, blocks, inner), transposed=transposed
+    )
     stored = codes.astype(np.int8 if inner[0] == "i" else np.uint8)
     tensors = [q, *stored, *outer]
     tensors = [each.T.copy() for each in tensors] if transposed else tensors

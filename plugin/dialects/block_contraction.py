@@ -38,6 +38,10 @@ that one form covers all orders of axes, batches and windows::
   Blocks are those of the storage: along an axis whose loop is summed over, and no window's, the
   block size of that loop; single elements along others. The inner sum of a block is then an
   integer dot product, for which processors have instructions.
+* ``activation_block_sizes`` has other blocks of activations: one entry for each axis of the
+  storage, a multiple of the entry of ``block_sizes``. Weights whose scales are integers times the
+  scale of a superblock (GGML's K-quants) have activations with a scale for each superblock, as in
+  llama.cpp: the sum over a superblock is an integer, too.
 
 The meaning in NumPy is `subquant.numerics.block_contraction`.
 """
@@ -60,6 +64,9 @@ Term = tuple[int, int]
 ACTIVATION_TYPES: tuple[str, ...] = get_args(Activations)
 """Types of the activations in the multiplication."""
 
+ACTIVATION_BLOCK_SIZES = "activation_block_sizes"
+"""The attribute of the blocks of activations."""
+
 _NAMES = ("activations", "storage", "result")
 _FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 
@@ -75,6 +82,8 @@ class BlockContraction:
         storage_high: the second plane, or None.
         plane_bits: the bits of an integer in each plane, or None where storage is not packed.
         activation_type: what activations are multiplied as.
+        activation_block_sizes: the blocks of activations of 8 bits, along the axes of the storage;
+            None for `block_sizes`.
     """
 
     activations: Value
@@ -90,6 +99,7 @@ class BlockContraction:
     storage_high: Value | None = None
     plane_bits: tuple[int, ...] | None = None
     activation_type: str = "float"
+    activation_block_sizes: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, op: Operation) -> BlockContraction:
@@ -116,6 +126,9 @@ class BlockContraction:
             op.attributes["activation_type"].value
             if "activation_type" in op.attributes
             else "float",
+            tuple(int(size) for size in op.attributes[ACTIVATION_BLOCK_SIZES])
+            if ACTIVATION_BLOCK_SIZES in op.attributes
+            else None,
         )
 
     @property
@@ -130,7 +143,8 @@ class BlockContraction:
 
     def activation_blocks(self) -> list[int | None]:
         """The block size of integer activations along each axis; None for all of a summed axis."""
-        return activation_blocks(self.indices, self.summed, self.block_sizes, self.storage_shape)
+        sizes = self.activation_block_sizes or self.block_sizes
+        return activation_blocks(self.indices, self.summed, sizes, self.storage_shape)
 
     @property
     def summed(self) -> list[int]:

@@ -11,6 +11,7 @@ from ..numerics.parameters import ExpressedType, StorageType
 from .block_contraction import (
     _FLOAT_BITS,
     _NAMES,
+    ACTIVATION_BLOCK_SIZES,
     ACTIVATION_TYPES,
     Term,
     _plane_bits,
@@ -253,11 +254,27 @@ def _check_blocks(
             other = indices[0].index([(loop, 1)])
             if types[0].is_dynamic_dim(other):
                 _fail(op, f"axis {other} of activations is dynamic, and storage has blocks there")
+    _check_activation_blocks(op, shape, sizes)
     expected = [extent // size for extent, size in zip(shape, sizes, strict=True)]
     for name in ("scales", "zero_points", "offsets"):
         if name in operands and [int(n) for n in operands[name].type.shape] != expected:
             _fail(op, f"{_spoken(name)} must have the shape {_dims(expected)}, one for each "
                       f"block, got '{operands[name].type}'")  # fmt: skip
+
+
+def _check_activation_blocks(op: Operation, shape: Sequence[int], sizes: Sequence[int]) -> None:
+    if ACTIVATION_BLOCK_SIZES not in op.attributes:
+        return
+    attribute = op.attributes[ACTIVATION_BLOCK_SIZES]
+    own = list(map(int, attribute)) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
+    if len(own) != len(sizes):
+        _fail(op, f"attribute '{ACTIVATION_BLOCK_SIZES}' must be array<i64: ...> of {len(sizes)} "
+                  f"entries, one for each axis of storage, got '{attribute}'")  # fmt: skip
+    for axis, (size, block, extent) in enumerate(zip(own, sizes, shape, strict=True)):
+        if size != block and (block == 1 or size < 1 or size % block or extent % size):
+            _fail(op, f"the block size of activations along axis {axis} of storage must be that of "
+                      f"storage, {block}, or a multiple of it that divides {extent} where blocks "
+                      f"have several elements, got {size}")  # fmt: skip
 
 
 def _dims(shape: Sequence[int]) -> str:

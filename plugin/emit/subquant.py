@@ -67,6 +67,7 @@ def block_contraction(
     offsets: Value | None = None,
     plane_bits: Sequence[int] | None = None,
     activation_type: str | None = None,
+    activation_block_sizes: Sequence[int] | None = None,
 ) -> Value:
     """Sums of products with a weight in blocks; see `subquant.dialects.block_contraction`.
 
@@ -91,6 +92,8 @@ def block_contraction(
         attributes["plane_bits"] = integers(plane_bits)
     if activation_type is not None:
         attributes["activation_type"] = ir.StringAttr.get(activation_type)
+    if activation_block_sizes is not None:
+        attributes["activation_block_sizes"] = integers(activation_block_sizes)
     return value(BLOCK_CONTRACTION, _present(operands), result, attributes)
 
 

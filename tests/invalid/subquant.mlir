@@ -385,6 +385,18 @@
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, activation_type = 8, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
+// error @+2:6 VerificationError: 'subquant.block_contraction' op attribute 'activation_block_sizes' must be array<i64: ...> of 2 entries, one for each axis of storage, got 'array<i64: 8>'
+%x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, activation_type = "int8", activation_block_sizes = array<i64: 8>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.block_contraction' op the block size of activations along axis 1 of storage must be that of storage, 4, or a multiple of it that divides 8 where blocks have several elements, got 6
+%x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, activation_type = "int8", activation_block_sizes = array<i64: 1, 6>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.block_contraction' op the block size of activations along axis 0 of storage must be that of storage, 1, or a multiple of it that divides 3 where blocks have several elements, got 3
+%x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, activation_type = "int8", activation_block_sizes = array<i64: 3, 4>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+// -----
 // error @+2:6 VerificationError: 'subquant.quantize' op attribute 'array<ui8: 0>' has another element type than i64
 %x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
 %q = "subquant.quantize"(%x, %s) {block_sizes = array<ui8: 0>, quantized_type = !quant.any<i8:f32>} : (tensor<4xf32>, tensor<2xf32>) -> tensor<4xi8>

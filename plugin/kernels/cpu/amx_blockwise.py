@@ -30,21 +30,17 @@ from ...emit import ArrayLike, scalar
 from ...emit.amx import (
     CACHE_LINE_BYTES,
     AmxAssembly,
-    TileConfiguration,
     TileMemory,
     address,
     i64_constant,
     i64_of,
-    request_permission,
 )
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
     Vectors,
-    flattened,
     load,
     loop,
     quotient,
-    reduce_lanes,
     remainder,
     scratch,
     store,
@@ -53,9 +49,10 @@ from ...emit.vectors import (
 from ...numerics.element_types import F32, I32
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
-from .activation_layout import RowWords, index_plus
+from .activation_layout import index_plus
 from .amx_blockwise_plan import ACTIVATION_TILE, WEIGHT_TILE, AmxBlockwisePlan
-from .amx_blockwise_tile import UnitTile, VectorTile
+from .amx_blockwise_tile import UnitTile
+from .amx_nest import AmxNest
 from .amx_offsets import offset_products
 from .amx_plan import TILE_ROW_BYTES
 from .blockwise_tile import BlockwiseOperands, TileNumber
@@ -69,24 +66,13 @@ class _Group(NamedTuple):
     weight: ArrayLike
 
 
-class AmxBlockwise:
-    """The loop nest of a workgroup with AMX.
-
-    It is constructed at the beginning of a kernel, where it allocates scratch memory and requests
-    AMX from Linux.
-
-    Args:
-        rows: M of the batch.
-        first_row: the number of rows before those of the batch.
-        batches: the number of batches, which have as many rows each.
+class AmxBlockwise(AmxNest):
+    """The loop nest of a workgroup, whose blocks are scaled one by one.
 
     Attributes:
         accumulators: f32, of the rows of a pass and the columns of a weight tile; None where panels
             hold all of K.
         dots: i32 dot products of some blocks, of an activation tile and a vector of columns each.
-        all_rows: M of all batches.
-        status: f32, zeros, or some NaN where the results must be computed without tiles.
-        is_usable: true where the process may use AMX and there are enough rows.
     """
 
     def __init__(
@@ -99,52 +85,27 @@ class AmxBlockwise:
         first_row: ArrayLike,
         batches: int,
     ) -> None:
-        self.plan, self.target, self._epilogue = plan, target, epilogue
-        self.operands, self.first_row = operands, first_row
-        tiles, height = plan.tiles, plan.rows_per_tile
-        self._rows = scalar(constant_index(rows) if isinstance(rows, int) else rows)
-        self.all_rows = self._rows * batches
-        assert operands.activation_blocks is not None  # int8 activations have them
-        self._words = flattened(operands.activation_blocks)
+        super().__init__(plan.shape, target, epilogue, operands, rows, first_row, batches)
+        self.plan, tiles = plan, plan.tiles
         self.panel = SignedPanel(plan.weight, plan.panel, target)
         self.accumulators: Value | None = None
         if not plan.holds_all_k:
-            self.accumulators = scratch([plan.tiles_per_pass * height, tiles.nr], F32)
+            self.accumulators = scratch([plan.tiles_per_pass * plan.rows_per_tile, tiles.nr], F32)
         self.dots = scratch([plan.dot_words], I32)
-        self.status = scratch([tiles.lanes], F32)
-        self._set_status(np.nan)
-        self.is_usable: ArrayLike = request_permission()
-        if plan.m is None:
-            self.is_usable = self.is_usable & (self._rows >= height)
 
-    def emit(self, for_tiles: Callable[[Callable[[TileNumber], None]], None]) -> None:
-        """Emit the loop nest; `for_tiles` emits the loop over the workgroup's weight tiles."""
+    @property
+    def tile_shapes(self) -> Sequence[tuple[int, int]]:
+        """The shapes of the plan."""
+        return self.plan.tile_shapes
 
-        def multiply() -> None:
-            self._set_status(0.0)
-            configuration = TileConfiguration(self.plan.tile_shapes)
-            configuration.load()
-            for_tiles(self._multiply)
-            configuration.restore()
+    @property
+    def _may_lack_infinities(self) -> bool:
+        """True if scaling adds to `MAGIC`."""
+        return self.plan.adds_to_magic
 
-        when(self.is_usable, multiply)
-
-    def needs_repetition(self) -> ArrayLike:
-        """True if the workgroup must compute its results without tiles.
-
-        That is where AMX is not usable, or where a sum is infinite or NaN: it may be a NaN of
-        `UnitTile` in place of an infinity.
-        """
-        total = reduce_lanes("add", load(self.status, [0], self.plan.tiles.lanes, F32))
-        return total != total
-
-    def _set_status(self, number: float) -> None:
-        store(Vectors(self.plan.tiles.lanes).known(number, F32), self.status, [0])
-
-    def _multiply(self, tile: TileNumber) -> None:
+    def multiply(self, tile: TileNumber) -> None:
         """Multiply all rows with a weight tile."""
-        plan = self.plan
-        count = quotient(self._rows + (plan.rows_per_tile - 1), plan.rows_per_tile)
+        plan, count = self.plan, self.activation_tiles
 
         def multiply_pass(first: ArrayLike, end: ArrayLike) -> None:
             def add_panel(record: Value) -> None:
@@ -164,32 +125,6 @@ class AmxBlockwise:
             return
         per_pass = plan.tiles_per_pass
         loop(0, count.value, per_pass, add_pass)
-
-    def row_of(self, activation_tile: ArrayLike) -> ArrayLike:
-        """The first row of an activation tile in the batch; the last one ends with the last row."""
-        height = self.plan.rows_per_tile
-        return np.minimum(activation_tile * height, self._rows - height)
-
-    def row_words(self, first: ArrayLike) -> RowWords:
-        """The words of the rows of an activation tile, by its first row."""
-        layout, height = self.operands.layout, self.plan.rows_per_tile
-        return RowWords(layout, self._words, self.all_rows, first, height)
-
-    def write(
-        self,
-        accumulators: Sequence[ArrayLike],
-        rows: Sequence[Value],
-        tile: TileNumber,
-        column: ArrayLike,
-    ) -> None:
-        """Apply the epilogue to accumulators of some rows and a vector of columns; store them."""
-        if self.plan.adds_to_magic:
-            status = load(self.status, [0], self.plan.tiles.lanes, F32)
-            for accumulator in accumulators:
-                status = status + accumulator * 0.0
-            store(status, self.status, [0])
-        output = VectorTile(self.operands, self.target, self._epilogue, [tile], rows, 0, column)
-        output.store(accumulators)
 
 
 class _Pass:

@@ -9,13 +9,12 @@ from ...numerics.element_types import F16
 from ..isa.base import InstructionSet
 from ..pack.packed_weight import PackedWeight, Tiles
 from .activation_layout import ActivationLayout, BlockWord
+from .amx_nest import AmxShape
 from .amx_plan import TILE_ROW_BYTES
 from .weight_reader import SignedPanel
 
 ACTIVATION_TILE, WEIGHT_TILE = 6, 7
 """The tile registers after those of accumulators."""
-_TILE_ROWS = 16
-"""A tile register has up to 16 rows."""
 _MIN_ROWS, _MIN_ROWS_8_BITS = 9, 12
 """AVX512-VNNI is as fast with fewer rows; a weight of 8 bits has nothing to unpack there."""
 _MIN_PIECE = 16
@@ -76,9 +75,14 @@ class AmxBlockwisePlan:
     # -- tiles ------------------------------------------------------------------------------------
 
     @property
+    def shape(self) -> AmxShape:
+        """The sizes that all loop nests with AMX have."""
+        return AmxShape(self.tiles, self.m)
+
+    @property
     def rows_per_tile(self) -> int:
-        """The rows of M of an activation tile; the last two tiles may share some."""
-        return _TILE_ROWS if self.m is None else -(-self.m // -(-self.m // _TILE_ROWS))
+        """The rows of M of an activation tile."""
+        return self.shape.rows_per_tile
 
     @property
     def tile_shapes(self) -> list[tuple[int, int]]:

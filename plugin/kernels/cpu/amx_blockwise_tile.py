@@ -13,24 +13,8 @@ from ...emit.vectors import bitcast
 from ...numerics.element_types import F32
 from .activation_layout import BlockWord, RowWords
 from .amx_blockwise_plan import MAGIC, AmxBlockwisePlan
-from .blockwise_tile import BlockwiseTile
+from .amx_nest import VectorTile
 from .weight_reader import BlockColumns, BlockIndex
-
-
-@dataclass(frozen=True)
-class VectorTile(BlockwiseTile):
-    """A register tile of rows of M, and one vector from `column` of the weight tile on."""
-
-    column: ArrayLike
-
-    @property
-    def vectors(self) -> int:
-        """One vector."""
-        return 1
-
-    def _first_column(self, vector: int) -> ArrayLike:
-        _, tile = self.tile_numbers[0]
-        return scalar(tile) * self.tiles.nr + self.column
 
 
 @dataclass(frozen=True)

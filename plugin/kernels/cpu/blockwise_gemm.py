@@ -52,6 +52,9 @@ from ..pack.packed_weight import PackedWeight, Tiles
 from .activation_layout import ActivationLayout, index_plus
 from .amx_blockwise import AmxBlockwise
 from .amx_blockwise_plan import AmxBlockwisePlan
+from .amx_nest import AmxNest
+from .amx_superblock import AmxSuperblock
+from .amx_superblock_plan import AmxSuperblockPlan
 from .blockwise_tile import (
     BlockwiseF32Tile,
     BlockwiseOperands,
@@ -81,6 +84,8 @@ class BlockwiseGemm:
         epilogue: the fused epilogue; only without batches.
         matrices: the number of packed weights, of which a number for each batch chooses one; None
             for a weight of each batch. Numbers out of range are clamped.
+        activation_block: consecutive k whose int8 activations share a scale; None for those of a
+            block of the weight.
     """
 
     weight: PackedWeight
@@ -92,6 +97,7 @@ class BlockwiseGemm:
     batches: int = 1
     epilogue: FusedEpilogue | None = None
     matrices: int | None = None
+    activation_block: int | None = None
 
     @property
     def tiles(self) -> Tiles:
@@ -119,12 +125,14 @@ class BlockwiseGemm:
         return -(-self.tiles.count // self.tiles_per_workgroup)
 
     @property
-    def amx_plan(self) -> AmxBlockwisePlan | None:
+    def amx_plan(self) -> AmxBlockwisePlan | AmxSuperblockPlan | None:
         """The plan with AMX tiles; None where there are none."""
         if self.has_f32_activations:
             return None
         m_per_batch = None if self.m is None else self.m // self.batches
-        return AmxBlockwisePlan.of(self.weight, m_per_batch, self.target)
+        size = self.activation_block or self.tiles.block_size
+        plan = AmxSuperblockPlan.of(self.weight, m_per_batch, size, self.target)
+        return plan or AmxBlockwisePlan.of(self.weight, m_per_batch, self.target)
 
     @property
     def activation_layout(self) -> ActivationLayout:
@@ -220,17 +228,16 @@ class _Workgroup:
         # Panels for both would not fit scratch memory.
         when(amx.needs_repetition(), lambda: self._emit_without_tiles(None))
 
-    def _amx(self) -> AmxBlockwise | None:
+    def _amx(self) -> AmxNest | None:
         """The loop nest with AMX; None where there is none."""
         gemm = self.gemm
         if gemm.amx_plan is None:
             return None
         first_row = scalar(self.global_rows(constant_index(0), 1)[0])
-        return AmxBlockwise(
-            *(gemm.amx_plan, gemm.target, gemm.epilogue),
-            *(self.operands, self.rows, first_row),
-            batches=gemm.batches,
-        )
+        operands = (gemm.target, gemm.epilogue, self.operands, self.rows, first_row, gemm.batches)
+        if isinstance(gemm.amx_plan, AmxSuperblockPlan):
+            return AmxSuperblock(gemm.amx_plan, *operands)
+        return AmxBlockwise(gemm.amx_plan, *operands)
 
     def _emit_without_tiles(self, panels: _PanelLoop | None) -> None:
         gemm, rows = self.gemm, self.rows

@@ -13,7 +13,7 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel, items_per_workgroup
-from ...emit.linalg import Extent
+from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
     Vectors,
     bitcast,
@@ -49,12 +49,14 @@ class QuantizeRows:
     Args:
         m: M; None where it is dynamic.
         layout: the layout of the results; blocks have a multiple of 4 activations.
+        scale_size: consecutive activations that share a scale, those of one or several blocks.
         lanes: f32 lanes of a vector.
         row_sum_factor: the sum of each block is multiplied by this number.
     """
 
     m: int | None
     layout: ActivationLayout
+    scale_size: int
     lanes: int
     row_sum_factor: int = 1
 
@@ -65,7 +67,7 @@ class QuantizeRows:
 
     @property
     def block_size(self) -> int:
-        """The consecutive activations that share a scale."""
+        """The consecutive activations that have a row sum."""
         return self.layout.block_size
 
     def kernel(self) -> Kernel:
@@ -91,15 +93,14 @@ class QuantizeRows:
         lanes = next(n for n in (self.lanes, 8, 4) if self.block_size % n == 0)
         known = Vectors(lanes).known
 
-        def quantize_block(row: Value, block: Value) -> None:
-            first = scalar(block) * self.block_size
-
+        def quantize_superblock(row: Value, number: Value) -> None:
             def max_magnitude(index: ArrayLike, greatest: ArrayLike) -> ArrayLike:
                 bits = bitcast(load(activations, [row, index.value], lanes, F32), U32)
                 return np.maximum(greatest, bits & _MAGNITUDE_MASK)
 
             # Magnitudes are ordered as their bits, with NaN last: an integer maximum suffices.
-            bits = self._reduce(first, lanes, max_magnitude, known(0, U32))
+            first = scalar(number) * self.scale_size
+            bits = self._reduce(first, self.scale_size, lanes, max_magnitude, known(0, U32))
             greatest = reduce_lanes("maxui", bits)
             divisor = activation_scale(bitcast(broadcast(greatest, lanes), F32))
             scale = element_at(divisor, 0)
@@ -111,18 +112,29 @@ class QuantizeRows:
                 store(convert(rounded, I8), integers, self.layout.integer_index(row, index.value))
                 return total + rounded
 
-            def store_word(word: BlockWord, content: ArrayLike) -> None:
-                store_element(content, block_words, self.layout.word_index(row, block, word))
+            count = self.scale_size // self.block_size
 
-            total = self._reduce(first, lanes, quantize, known(0, I32))
-            store_word(BlockWord.SCALE, bits_of(scale, I32))
-            row_sum = reduce_lanes("add", total)
-            store_word(BlockWord.SUM, row_sum * self.row_sum_factor)
-            if self.layout.words > BlockWord.SCALED_SUM:
-                store_word(BlockWord.SCALED_SUM, bits_of(convert(row_sum, F32) * scale, I32))
+            def quantize_block(own: Value) -> None:
+                start = first + scalar(own) * self.block_size
+                block = (scalar(number) * count + scalar(own)).value
+
+                def store_word(word: BlockWord, content: ArrayLike) -> None:
+                    store_element(content, block_words, self.layout.word_index(row, block, word))
+
+                total = self._reduce(start, self.block_size, lanes, quantize, known(0, I32))
+                store_word(BlockWord.SCALE, bits_of(scale, I32))
+                row_sum = reduce_lanes("add", total)
+                store_word(BlockWord.SUM, row_sum * self.row_sum_factor)
+                if self.layout.words > BlockWord.SCALED_SUM:
+                    store_word(BlockWord.SCALED_SUM, bits_of(convert(row_sum, F32) * scale, I32))
+
+            if count == 1:
+                quantize_block(constant_index(0))
+            else:
+                loop(0, count, 1, quantize_block)
 
         def quantize_row(row: Value) -> None:
-            loop(0, self.k // self.block_size, 1, lambda block: quantize_block(row, block))
+            loop(0, self.k // self.scale_size, 1, lambda block: quantize_superblock(row, block))
 
         if self._workgroups == 1:
             loop(0, rows, 1, quantize_row)
@@ -134,16 +146,17 @@ class QuantizeRows:
     def _reduce(
         self,
         first: ArrayLike,
+        size: int,
         lanes: int,
         body: Callable[[ArrayLike, ArrayLike], ArrayLike],
         initial: ArrayLike,
     ) -> ArrayLike:
-        """Fold the vectors of a block: the body maps an index and the result so far to the next."""
-        if self.block_size <= _MAX_UNROLL * lanes:
-            for offset in range(0, self.block_size, lanes):
+        """Fold vectors of `size` elements: the body maps an index and the result to the next."""
+        if size <= _MAX_UNROLL * lanes:
+            for offset in range(0, size, lanes):
                 initial = body(first + offset, initial)
             return initial
-        end = (first + self.block_size).value
+        end = (first + size).value
 
         def step(index: Value, result: ArrayLike) -> list[ArrayLike]:
             return [body(scalar(index), result)]

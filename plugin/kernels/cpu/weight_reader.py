@@ -93,6 +93,19 @@ class WeightReader:
         assert self.weight.scale is not None
         return self._decoded(self.weight.scale, 0, columns)
 
+    def quantized_scale(self, columns: BlockColumns) -> tuple[ArrayLike, ArrayLike]:
+        """Load the integers of scales of columns, i32, and the scales of their superblock, f32."""
+        return self._quantized(0, columns)
+
+    def quantized_offset(self, columns: BlockColumns) -> tuple[ArrayLike, ArrayLike]:
+        """Load the integers of offsets of columns, i32, and the scales of their superblock, f32."""
+        assert self.weight.offset is not None
+        return self._quantized(len(self.weight.fields) - len(self.weight.offset.fields), columns)
+
+    def _quantized(self, field: int, columns: BlockColumns) -> tuple[ArrayLike, ArrayLike]:
+        integers = convert(self._load(field, columns), I32)
+        return integers, convert(self._load(field + 1, columns), F32)
+
     def zero_point(self, columns: BlockColumns) -> ArrayLike | None:
         """Load the zero points of columns, u8; None where all blocks have the same."""
         if self.weight.zero_point is not None:

@@ -39,7 +39,7 @@ from ...emit.vectors import (
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.block_contraction import activation_scale
 from ...numerics.element_types import F16, F32, I32
-from .quantize_rows import INT8_CAST, K_PACK, block_of_thread, max_magnitude
+from .quantize_rows import INT8_CAST, K_PACK, block_maximum, block_of_thread
 
 FLOAT_TERMS = 3
 """The terms of an f32: 24 bits in terms of 11."""
@@ -54,7 +54,8 @@ class GpuHalfRows:
 
     Args:
         m: M, a multiple of `side`; None where it is dynamic.
-        block_size: consecutive activations that share a scale, a multiple of 4.
+        scale_size: consecutive activations that share a scale, a multiple of `block_size`.
+        block_size: consecutive activations of a thread, a multiple of 4; each block gets its scale.
         threads: of a workgroup.
         side: the rows and columns of a matrix.
         terms: 1 for int8 activations, `FLOAT_TERMS` for floats.
@@ -62,6 +63,7 @@ class GpuHalfRows:
 
     m: int | None
     k: int
+    scale_size: int
     block_size: int
     threads: int
     side: int
@@ -87,7 +89,9 @@ class GpuHalfRows:
         def convert_block(thread: Value) -> None:
             block = block_of_thread(workgroup, thread, self.threads, blocks)
             first = (row * blocks + block) * words
-            maximum = max_magnitude(activations, first, words)
+            maximum = block_maximum(
+                *(activations, row * blocks + block, self.scale_size, self.block_size)
+            )
             factor, scale = _power_of_two(maximum)
             if self.terms == 1:
                 scale = activation_scale(maximum)

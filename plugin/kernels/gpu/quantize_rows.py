@@ -28,6 +28,7 @@ from ...emit.vectors import (
     element_at,
     load_element,
     loop,
+    quotient,
     store_element,
     workgroup_id,
 )
@@ -48,8 +49,12 @@ def block_of_thread(workgroup: Value, thread: Value, threads: int, blocks: int) 
     return np.minimum(block, blocks - 1) if blocks % threads else block
 
 
-def max_magnitude(activations: Value, first: ArrayLike, words: int) -> ArrayLike:
-    """The greatest magnitude of some words of activations, from the word `first` on."""
+def block_maximum(
+    activations: Value, block: ArrayLike, scale_size: int, block_size: int
+) -> ArrayLike:
+    """The greatest magnitude of the `scale_size` activations that share the scale of a block."""
+    words, count = scale_size // K_PACK, scale_size // block_size
+    first = (block if count == 1 else quotient(block, count)) * words
 
     def greater(index: Value, greatest: ArrayLike) -> list[ArrayLike]:
         vector = load_element(activations, [(first + scalar(index)).value])
@@ -66,12 +71,14 @@ class GpuQuantizeRows:
 
     Args:
         m: M; None where it is dynamic.
-        block_size: consecutive activations that share a scale, a multiple of 4.
+        scale_size: consecutive activations that share a scale, a multiple of `block_size`.
+        block_size: consecutive activations of a thread, a multiple of 4; each block gets its scale.
         threads: of a workgroup.
     """
 
     m: int | None
     k: int
+    scale_size: int
     block_size: int
     threads: int
 
@@ -95,7 +102,8 @@ class GpuQuantizeRows:
             block = block_of_thread(workgroup, thread, self.threads, blocks)
             block = row * blocks + block
             first = block * words
-            scale = activation_scale(max_magnitude(activations, first, words))
+            maximum = block_maximum(activations, block, self.scale_size, self.block_size)
+            scale = activation_scale(maximum)
             store_element(scale, scales, [block.value])
             scale_vector = broadcast(scale, K_PACK)
 

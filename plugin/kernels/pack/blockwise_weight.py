@@ -327,6 +327,7 @@ class _Packer:
         if blocks is None:
             return None
         element = I8 if storage.signed else U8
+        low, high = storage.minimum, storage.maximum
         mask = 255 if storage.signed else 2**storage.width - 1
         zero_point = 0
         if "zero_points" in operands:
@@ -334,7 +335,7 @@ class _Packer:
             if uniform is None:
                 return None
             zero_point = int(uniform.view(element.dtype))
-            low, high = storage.minimum - zero_point, storage.maximum - zero_point
+            low, high = low - zero_point, high - zero_point
             element = I8 if low < 0 else U8
             limits = np.iinfo(element.dtype)
             if not limits.min <= low <= high <= limits.max:
@@ -351,7 +352,8 @@ class _Packer:
         outer_element = _float_element(outer, is_planar=is_planar)
         tensor = _Tensor([operands["input"]], element, key, pack)
         outer_tensor = self._floats(outer, outer_element, blocks)
-        return ScaleEncoding(element, outer_element, blocks), [tensor, outer_tensor]
+        encoding = ScaleEncoding(element, outer_element, blocks, max(-low, high))
+        return encoding, [tensor, outer_tensor]
 
 
 def contiguous_block(shape: Sequence[int], sizes: Sequence[int]) -> int | None:

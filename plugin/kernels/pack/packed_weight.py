@@ -235,11 +235,13 @@ class ScaleEncoding:
         element: f16, bf16 or f32; u8 or i8 where an integer is multiplied by an outer scale.
         outer: element type of the outer scales, which divide floats; or None.
         blocks: consecutive blocks that share an outer scale.
+        greatest: the greatest magnitude of integers; None for floats.
     """
 
     element: ElementType
     outer: ElementType | None = None
     blocks: int = 1
+    greatest: int | None = None
 
     @property
     def fields(self) -> list[BlockField]:

@@ -46,13 +46,14 @@ class BlockwiseMatch:
 
     `outer` has loops of the activations alone. M, of all batches, is None where it is dynamic. Each
     of the `batches` multiplies its own rows with a matrix of its own, or with that of its number in
-    `choices`.
+    `choices`. Quantized activations share a scale for `activation_block` consecutive k.
     """
 
     weight: BlockwiseWeight
     outer: list[int]
     m: int | None
     batches: int
+    activation_block: int
     epilogue: FusedEpilogue | None = None
     choices: Value | None = None
 
@@ -144,6 +145,13 @@ def match_layout(
     block = contiguous_block([shape[loop] for loop in inner], [sizes[loop] for loop in inner])
     if block is None:
         return MatchFailure("its blocks are not contiguous along K")
+    of_activations = contraction.activation_block_sizes or contraction.block_sizes
+    sizes = dict(zip(loops, of_activations, strict=True))
+    activation_block = contiguous_block(
+        [shape[loop] for loop in inner], [sizes[loop] for loop in inner]
+    )
+    if activation_block is None:
+        return MatchFailure("blocks of its activations are not contiguous along K")
     n, k = (math.prod(shape[loop] for loop in each) for each in (columns, inner))
     extents = dict(zip(activation_loops, contraction.activations.type.shape, strict=True))
     batches = math.prod(
@@ -168,7 +176,7 @@ def match_layout(
                 f"its block size {block} does not nest in packing steps of {tiles.k_per_step}"
             )
         weight = BlockwiseWeight(contraction, batch, columns, inner, tiles, floats=floats)
-        return BlockwiseMatch(weight, outer, m, batches)
+        return BlockwiseMatch(weight, outer, m, batches, activation_block)
     codebook = None
     if contraction.plane_bits is None:
         codebook = Codebook.of(contraction.storage, module_globals)
@@ -185,7 +193,7 @@ def match_layout(
         if zero_points is None or ((zero_points < 0) | (zero_points >= 1 << bits)).any():
             return MatchFailure(f"its zero points are not constants of {bits} bits")
     weight = BlockwiseWeight(contraction, batch, columns, inner, tiles, codebook, uses_shuffle)
-    return BlockwiseMatch(weight, outer, m, batches)
+    return BlockwiseMatch(weight, outer, m, batches, activation_block)
 
 
 # -- calls -----------------------------------------------------------------------------------------
@@ -212,6 +220,7 @@ def call_blockwise(
         batches,
         epilogue,
         None if match.choices is None else match.weight.batches,
+        match.activation_block,
     )
     together = kernel.tiles_per_iteration
     macs = (m_per_batch or 1) * together * tiles.nr * tiles.k
@@ -222,7 +231,9 @@ def call_blockwise(
     operands = [activations]
     if not match.has_float_activations:
         layout = kernel.activation_layout
-        quantize = QuantizeRows(match.m, layout, target.lanes, weight.layout.row_sum_factor)
+        quantize = QuantizeRows(
+            *(match.m, layout, match.activation_block, target.lanes, weight.layout.row_sum_factor)
+        )
         types = [
             tensor_type(layout.integers_shape(match.m), mlir_type(I8)),
             tensor_type(layout.words_shape(match.m), mlir_type(I32)),

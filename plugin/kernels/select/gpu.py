@@ -138,7 +138,9 @@ def call_gpu(
     operands = [activations]
     if not match.has_float_activations:
         k, block_size = tiles.k, tiles.block_size
-        quantize = GpuQuantizeRows(m, k, block_size, _THREADS_PER_WORKGROUP)
+        quantize = GpuQuantizeRows(
+            *(m, k, match.activation_block, block_size, _THREADS_PER_WORKGROUP)
+        )
         types = [  # int8, four in a word, and the scales of blocks
             tensor_type([m, k // 4], mlir_type(I32)),
             tensor_type([m, k // block_size], mlir_type(F32)),

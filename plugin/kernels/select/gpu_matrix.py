@@ -71,7 +71,9 @@ def call_matrix_gemm(
     # IREE evaluates constant operands on the CPU, which has no SPIR-V.
     activations = linalg.in_separate_dispatch(activations)
     terms = FLOAT_TERMS if match.has_float_activations else 1
-    halves = GpuHalfRows(padded_m, k, tiles.block_size, _THREADS, grid.side, terms)
+    halves = GpuHalfRows(
+        *(padded_m, k, match.activation_block, tiles.block_size, _THREADS, grid.side, terms)
+    )
     types = [tensor_type([padded_m, k], mlir_type(F16))] * terms
     types.append(tensor_type([padded_m, blocks], mlir_type(F32)))
     operands = kernels.call(halves, halves.kernel(), [activations], types, padded_m)

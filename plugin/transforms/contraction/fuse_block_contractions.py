@@ -52,11 +52,15 @@ from ..quantization.math.contraction import CONTRACTIONS
 from ..quantization.math.operands import check_scales
 
 _CASTS = ("quant.dcast", "subquant.dcast")
-_DEQUANTIZING = (*_CASTS, "subquant.dequantize")
+_DEQUANTIZE = "subquant.dequantize"
+_DEQUANTIZING = (*_CASTS, _DEQUANTIZE)
 _CONVERT = "stablehlo.convert"
 _TRANSPOSE = "stablehlo.transpose"
 _MOVEMENTS = (_TRANSPOSE, "stablehlo.bitcast_convert", "stablehlo.reshape", "stablehlo.slice")
 _ERASED = (UNPACK, "quant.scast", "subquant.scast")
+
+_MAX_SUPERBLOCK = 256
+"""The greatest superblock whose activations share a scale: that of llama.cpp's ``Q8_K``."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ class FuseBlockContractions(ModulePass):
 
     Options:
         explain: return a remark on each contraction of a dequantized weight that is not fused.
-        activations: ``int8`` rounds activations to 8 bits, with a scale for each block of K.
+        activations: ``int8`` rounds activations to 8 bits, with a scale for each block of K, or for
+            each superblock of up to `_MAX_SUPERBLOCK` elements where scales are quantized, too.
     """
 
     explain: bool = False
@@ -151,6 +156,7 @@ def _fuse(
             weight.offsets,
             weight.plane_bits,
             None if activations == "float" else activations,
+            None if activations == "float" else weight.superblocks(),
         )
     return NoMatch("its weight is not of a sub-channel type")
 
@@ -228,6 +234,26 @@ class _Weight:
         # IREE does not compile bf16 constants for Vulkan: widened, they are the same numbers.
         wide = ir.F32Type.get() if element == ir.BF16Type.get() else element
         return linalg.constant(dense_of_array(scales, wide))
+
+    def superblocks(self) -> list[int] | None:
+        """The elements that share a scale of the scales, along each axis.
+
+        None where scales are not quantized, differ in other axes than that of blocks, or are shared
+        by more than `_MAX_SUPERBLOCK` elements.
+        """
+        scales = self.parameters[0]
+        op = None if isinstance(scales, np.ndarray) else producer_named(scales, _DEQUANTIZE)
+        if op is None:
+            return None
+        sizes = [int(size) for size in op.attributes["block_sizes"]]
+        shape = [int(n) for n in op.results[0].type.shape]
+        shared = [axis for axis, size in enumerate(sizes) if size > 1]
+        if len(shared) != 1:
+            return None
+        [axis] = shared
+        superblocks = [own * size for own, size in zip(self.blocks, sizes, strict=True)]
+        is_whole = self.has_blocks(axis) and shape[axis] % sizes[axis] == 0
+        return superblocks if is_whole and superblocks[axis] <= _MAX_SUPERBLOCK else None
 
     def zero_points(self) -> Value | None:
         """The zero points as a value of the program, or None."""

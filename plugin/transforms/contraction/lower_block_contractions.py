@@ -121,13 +121,18 @@ class _Nest:
         trip_counts, summed = _extents(contraction, result), contraction.summed
         stored = [loop for [(loop, _)] in contraction.indices[1]]
         blocks = dict(zip(stored, contraction.block_sizes, strict=True))
+        of_activations = contraction.activation_block_sizes or contraction.block_sizes
+        superblocks = dict(zip(stored, of_activations, strict=True))
         split_loops: list[list[int]] = []
         extents: list[Extent] = []
         for loop, extent in enumerate(trip_counts):
             block = blocks.get(loop, 1)
             split = [extent]
             if loop in summed and 1 < block < extent:
+                superblock = superblocks[loop]
                 split = [extent // block, block]
+                if block < superblock < extent:
+                    split = [extent // superblock, superblock // block, block]
             if contraction.plane_bits is not None and loop == stored[-1]:
                 split = [*split[:-1], *_split_packed_loop(split[-1], contraction.plane_bits)]
             split_loops.append(list(range(len(extents), len(extents) + len(split))))
@@ -225,8 +230,7 @@ class _Nest:
                 continue
             block_axes.append(axis)
             by_block = loop in contraction.summed and size > 1
-            # The block number is the first split loop.
-            groups.append(self.split_loops[loop][:1] if by_block else self.split_loops[loop])
+            groups.append(self._block_loops(loop) if by_block else self.split_loops[loop])
             repeats.append(1 if by_block else size)
         loops = [number for group in groups for number in group]
         extents = [self.extents[number] for number in loops]
@@ -238,6 +242,13 @@ class _Nest:
             if (tensor := getattr(contraction, name)) is not None
         }
         return loops, named
+
+    def _block_loops(self, loop: int) -> list[int]:
+        """The split loops of a summed loop whose indices give the block number."""
+        contraction, numbers = self.contraction, self.split_loops[loop]
+        axis = contraction.indices[1].index([(loop, 1)])
+        blocks, first = contraction.storage_shape[axis] // contraction.block_sizes[axis], numbers[0]
+        return numbers[:1] if self.extents[first] == blocks else numbers[:2]
 
     def _planes(self) -> list[_Operand]:
         """Return the storage, or its planes, which are not indexed by the fastest split loops."""

@@ -23,6 +23,7 @@ from subquant.models import load
 from subquant.ops import linear, trace_function
 from subquant.runtime import BoundCall, Device, Executable
 
+from ..blocks import FORMATS
 from ..programs import quantized_integers
 from . import HOST, Array, Case, Prepared, Unsupported, target_cpu
 
@@ -141,7 +142,7 @@ def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> 
     executables = Executables(module, options, x, threads, copies)
     if case["activations"] == "int8":
         executables.notes["activations"] = {
-            "block": 16 if case["format"] == "Q6_K" else 32,
+            "block": FORMATS[case["format"]].size,
             "steps": 254,
         }
     return executables
