@@ -34,14 +34,15 @@ def all_floats(name: str) -> torch.Tensor:
 
 
 class Conversion(nn.Module):
-    """Reals rounded to a format, in another shape and order."""
+    """Reals rounded to a format, by way of bytes, in another shape and order."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.dtype = getattr(torch, name)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.to(self.dtype).reshape(2, -1).t().to(torch.float32)
+        codes = x.to(self.dtype).view(torch.uint8)
+        return codes.reshape(2, -1).view(self.dtype).t().to(torch.float32)
 
 
 @pytest.mark.parametrize("source", ["float32", "bfloat16"])

@@ -351,8 +351,13 @@ def dynamic_extents(type_: ir.RankedTensorType) -> int:
 
 def byte_size(type_: ir.ShapedType) -> int:
     """Return the bytes of the elements of a static type, or of its storage, packed."""
+    element = element_type(type_)
     if is_quantized(type_):
-        bits = int(element_type(type_).storage_type_integral_width)
+        bits = int(element.storage_type_integral_width)
+    elif isinstance(element, ir.ComplexType):
+        bits = 2 * element.element_type.width
+    elif isinstance(element, ir.FloatType):
+        bits = element.width
     else:
         bits = element_of(type_).bits
     return math.prod(int(extent) for extent in type_.shape) * bits // 8

@@ -156,5 +156,9 @@ FLOAT8_FORMATS = {
     f"f{name.removeprefix('FLOAT')}": each
     for name, each in SMALL_FLOATS.items()
     if name.startswith("FLOAT8") and isinstance(each, SmallFloat)
+} | {
+    "f8E3M4": SmallFloat(ml_dtypes.float8_e3m4, 4, 3, 0x6F, nan=0x78, infinity=0x70),
+    "f8E4M3": SmallFloat(ml_dtypes.float8_e4m3, 3, 7, 0x77, nan=0x7C, infinity=0x78),
+    "f8E4M3B11FNUZ": SmallFloat(ml_dtypes.float8_e4m3b11fnuz, 3, 11, 0x7F, nan=0x80),
 }
-"""Formats of 8 bits by MLIR's names of types: ``f8E4M3FN``, ``f8E5M2`` and the FNUZ forms."""
+"""Formats of 8 bits by MLIR's names of types; ONNX has only the first four of them."""

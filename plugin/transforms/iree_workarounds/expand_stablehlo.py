@@ -54,6 +54,7 @@ from .dynamic_windows import expand_dynamic_window
 from .einsum import EINSUMS, expand_einsum
 from .exact_divisions import divide_exactly
 from .f16_accumulators import widen_bf16_product, widen_product, widen_reduction
+from .float8_arithmetic import write_float8
 from .index_bounds import clamp_gather, order_indices, pad_scatter, widen_starts
 from .index_switches import expand_index_switch
 from .interior_pads import separate_bytes, separate_dilated, separate_pad
@@ -135,7 +136,8 @@ class ExpandStablehlo(ModulePass):
             steps.append({"stablehlo.reduce": separate_squares})
         steps += [_COUNTED_LOOPS, _IN_PLACE, dict.fromkeys(WHILE_LOOPS, read_carried)]
         steps += [dict.fromkeys(CARRIES, separate_buffers), _UPDATES]
-        is_changed = self.divide_exactly and divide_exactly(module)
+        is_changed = write_float8(module)
+        is_changed |= self.divide_exactly and divide_exactly(module)
         is_changed |= self.separate_truths and separate_booleans(module)
         if named(module, {root for patterns in steps for root in patterns}):
             for patterns in steps:
