@@ -268,6 +268,33 @@ def test_a_tensor_that_is_yielded_twice(device: Device, device_name: str) -> Non
         np.testing.assert_array_equal(actual, small() ** 2)
 
 
+EQUAL_NUMBERS = """
+func.func @main(%x: tensor<i32>, %n: tensor<i32>, %flag: tensor<i1>)
+    -> (tensor<i32>, tensor<i32>) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %r:3 = stablehlo.while(%k = %zero, %a = %x, %b = %n) : tensor<i32>, tensor<i32>, tensor<i32>
+  cond {
+    %p = stablehlo.compare LT, %k, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    %q = stablehlo.and %p, %flag : tensor<i1>
+    stablehlo.return %q : tensor<i1>
+  } do {
+    %m = stablehlo.add %k, %one : tensor<i32>
+    %y = stablehlo.add %a, %b : tensor<i32>
+    stablehlo.return %m, %y, %y : tensor<i32>, tensor<i32>, tensor<i32>
+  }
+  return %r#1, %r#2 : tensor<i32>, tensor<i32>
+}
+"""
+
+
+def test_a_number_that_is_yielded_twice(cpu: Device) -> None:
+    main = compile_for(EQUAL_NUMBERS, cpu).main
+    for count, expected in ((3, [40, 40]), (0, [7, 0])):
+        actual = main(np.int32(7), np.int32(count), np.True_)
+        np.testing.assert_array_equal(actual, expected)
+
+
 IN_PLACE = """
 func.func @main(%rows: tensor<?x4xi32>, %x: tensor<4096xi32>, %y: tensor<4096xi32>)
     -> (tensor<4096xi32>, tensor<4096xi32>) {

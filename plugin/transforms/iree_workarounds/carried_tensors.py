@@ -27,7 +27,9 @@ After::
     %own = stablehlo.select %flag, %x, %zeros : tensor<i1>, tensor<2x2xi32>
     %r:2 = stablehlo.while(%h = %x, %c = %own) : tensor<2x2xi32>, tensor<2x2xi32>
 
-Tensors of rank 0, such as counters, stay as they are: IREE computes many of them on the host.
+Tensors of rank 0, such as counters, stay as they are: IREE computes many of them on the host. One
+that an iteration yields twice is copied: IREE removes one of both from the condition, and refuses
+the loop ("region branch point has 4 operands").
 
 Source: https://github.com/iree-org/iree/pull/24781.
 """
@@ -52,26 +54,27 @@ def separate_buffers(op: Operation) -> NoMatch | None:
     ends = [block.operations[-1].operation for region in op.regions for block in region.blocks]
     changed = [_copy_repeated(op)]
     is_in_loop = any(each.name in _LOOPS for each in (op, *ancestors(op)))
-    changed += [_copy_repeated(each, copies_constants=is_in_loop) for each in ends]
+    changed += [_copy_repeated(each, is_in_loop=is_in_loop) for each in ends]
     if op.name in _LOOPS:
         changed.append(_separate_computed(op))
     return None if any(changed) else NoMatch("carries no buffer twice")
 
 
-def _copy_repeated(op: Operation, *, copies_constants: bool = False) -> bool:
+def _copy_repeated(op: Operation, *, is_in_loop: bool = False) -> bool:
     """Copy the operands of a loop, or of a terminator, whose buffer is already an operand.
 
-    With `copies_constants`, constants are copied too.
+    Of a terminator in a loop, constants are copied too, and tensors of rank 0 that are repeated.
     """
     seen: set[Value | ir.Attribute] = set()
     is_changed = False
     with ir.InsertionPoint(op), op.location:
-        for number in _tensor_operands(op):
+        for number in _tensor_operands(op, min_rank=int(not is_in_loop)):
             # A buffer is identified by the value that is viewed, or by a constant's elements.
             viewed = value_before(op.operands[number], *_SAME_BUFFER)
             constant = producer_named(viewed, *CONSTANTS)
             buffer = viewed if constant is None else constant.attributes["value"]
-            if buffer in seen or (copies_constants and constant is not None):
+            is_copied = is_in_loop and op.operands[number].type.rank and constant is not None
+            if buffer in seen or is_copied:
                 op.operands[number] = in_own_buffer(op.operands[number])
                 is_changed = True
             seen.add(buffer)
@@ -91,12 +94,12 @@ def _separate_computed(loop: Operation) -> bool:
     return True
 
 
-def _tensor_operands(op: Operation) -> list[int]:
-    """The numbers of the operands that are tensors of rank 1 or more."""
+def _tensor_operands(op: Operation, min_rank: int = 1) -> list[int]:
+    """The numbers of the operands that are tensors of a rank or more."""
     return [
         number
         for number, value in enumerate(op.operands)
-        if isinstance(value.type, ir.RankedTensorType) and value.type.rank
+        if isinstance(value.type, ir.RankedTensorType) and value.type.rank >= min_rank
     ]
 
 
