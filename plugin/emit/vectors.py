@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -131,17 +130,6 @@ def scratch(shape: Sequence[int], element: ElementType) -> Value:
 def view(memory: Value, start: Index, type_: ir.Type) -> Value:
     """``memref.view``: the bytes of a memref from ``start`` on, as a memref of another type."""
     return value("memref.view", [memory, *_indices([start])], type_)
-
-
-def flattened(memory: Value) -> Value:
-    """``memref.collapse_shape``: the elements of a contiguous memref, along one axis."""
-    type_ = memory.type
-    axes = ", ".join(map(str, range(type_.rank)))
-    dynamic = ir.ShapedType.get_dynamic_size()
-    size = math.prod(type_.shape) if type_.has_static_shape else dynamic
-    attributes = {"reassociation": operation.parse_attribute(f"[[{axes}]]")}
-    flat = ir.MemRefType.get([size], type_.element_type)
-    return value("memref.collapse_shape", [memory], flat, attributes)
 
 
 # -- vectors --------------------------------------------------------------------------------------

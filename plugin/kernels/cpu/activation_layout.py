@@ -13,10 +13,11 @@ from enum import IntEnum
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.addresses import load_elements
+from ...emit.amx import address, i64_of
 from ...emit.kernel import Binding
 from ...emit.linalg import constant_index
-from ...emit.vectors import load_element, quotient, remainder
-from ...numerics.array_functions import bits_of
+from ...emit.vectors import quotient, remainder
 from ...numerics.element_types import F32, I32, ElementType
 
 
@@ -101,12 +102,10 @@ class ActivationLayout:
 
 @dataclass(frozen=True)
 class RowWords:
-    """Loads of the words of consecutive rows, where words of a block have M for their last axis.
-
-    Rows have constant distances: LLVM would keep the index of each in a register otherwise.
+    """Loads of the words of consecutive rows, where the layout has panels.
 
     Args:
-        words: the memref of the words, with one axis.
+        words: the memref of the words.
         m: M of all batches.
         first: the first row.
         count: the number of rows.
@@ -120,9 +119,9 @@ class RowWords:
 
     def load(self, block: ArrayLike, word: BlockWord) -> list[ArrayLike]:
         """Load a word of a block of each row, f32."""
-        start = (block + word * self.layout.blocks) * self.m + self.first
-        indices = [index_plus(start.value, row) for row in range(self.count)]
-        return [bits_of(load_element(self.words, [index]), F32) for index in indices]
+        number = (block + word * self.layout.blocks) * self.m + self.first
+        start = address(self.words) + i64_of(number * (F32.bits // 8))
+        return load_elements(start, self.count, F32)
 
 
 def index_plus(index: Value, offset: int) -> Value:

@@ -44,7 +44,6 @@ from ...emit.vectors import (
     remainder,
     scratch,
     store,
-    when,
 )
 from ...numerics.element_types import F32, I32
 from ..epilogue.fused_epilogue import FusedEpilogue
@@ -90,7 +89,8 @@ class AmxBlockwise(AmxNest):
         self.panel = SignedPanel(plan.weight, plan.panel, target)
         self.accumulators: Value | None = None
         if not plan.holds_all_k:
-            self.accumulators = scratch([plan.tiles_per_pass * plan.rows_per_tile, tiles.nr], F32)
+            units = plan.tiles_per_pass * tiles.vectors
+            self.accumulators = scratch([units * plan.rows_per_tile * tiles.lanes], F32)
         self.dots = scratch([plan.dot_words], I32)
 
     @property
@@ -187,10 +187,9 @@ class _Pass:
 
     def _positions(self, unit: ArrayLike) -> list[list[Value]]:
         """The indices of the accumulators of a unit in memory."""
-        height = self._plan.rows_per_tile
-        row = quotient(unit, self._plan.tiles.vectors) * height
-        column = self._column_of(unit).value
-        return [[index_plus(row.value, offset), column] for offset in range(height)]
+        size, height = self._plan.tiles.lanes, self._plan.rows_per_tile
+        first = (unit * (height * size)).value
+        return [[index_plus(first, row * size)] for row in range(height)]
 
 
 class _PanelProduct(_Pass):
@@ -280,7 +279,7 @@ class _PanelProduct(_Pass):
                 BlockIndex(block, 0), (self._first_block + block).value, dots, accumulators
             )
             self._prefetch(number, index)
-            self._advance(index, current, following, number < last)
+            self._advance(index, current, following)
         return list(accumulators)
 
     def _prefetch(self, number: ArrayLike, block: int) -> None:
@@ -293,25 +292,15 @@ class _PanelProduct(_Pass):
             assembly.prefetch(start, range(first, end))
             assembly.emit()
 
-    def _advance(self, block: int, current: _Group, following: _Group, has_next: ArrayLike) -> None:
-        """Multiply the block that is `products_ahead`, and store one between."""
+    def _advance(self, block: int, current: _Group, following: _Group) -> None:
+        """Multiply the block that is `products_ahead`, and store one between.
+
+        After the last group it is multiplied again, in vain: a branch would be mispredicted, which
+        costs more.
+        """
         count, product = self._plan.blocks_per_group, block + self._plan.products_ahead
-        stored = product - self._plan.stores_behind
-
-        def multiply() -> None:
-            self._product(current if product < count else following, product % count)
-
-        def multiply_and_store() -> None:
-            multiply()
-            self._store_dots(stored % count)
-
-        if product < count:
-            multiply_and_store()
-        elif stored < count:
-            when(has_next, multiply)
-            self._store_dots(stored)
-        else:
-            when(has_next, multiply_and_store)
+        self._product(current if product < count else following, product % count)
+        self._store_dots((product - self._plan.stores_behind) % count)
 
     # -- tile registers ---------------------------------------------------------------------------
 

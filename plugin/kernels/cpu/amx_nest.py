@@ -12,7 +12,7 @@ from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.amx import TileConfiguration, request_permission
 from ...emit.linalg import Extent, constant_index
-from ...emit.vectors import Vectors, flattened, load, quotient, reduce_lanes, scratch, store, when
+from ...emit.vectors import Vectors, load, quotient, reduce_lanes, scratch, store, when
 from ...numerics.element_types import F32
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
@@ -84,8 +84,6 @@ class AmxNest(ABC):
         self.operands, self.first_row, self._shape = operands, first_row, shape
         self._rows = scalar(constant_index(rows) if isinstance(rows, int) else rows)
         self.all_rows = self._rows * batches
-        assert operands.activation_blocks is not None  # int8 activations have them
-        self._words = flattened(operands.activation_blocks)
         self.status = scratch([shape.tiles.lanes], F32)
         self._set_status(np.nan)
         self.is_usable: ArrayLike = request_permission()
@@ -143,8 +141,9 @@ class AmxNest(ABC):
 
     def row_words(self, first: ArrayLike) -> RowWords:
         """The words of the rows of an activation tile, by its first row."""
-        layout, height = self.operands.layout, self._shape.rows_per_tile
-        return RowWords(layout, self._words, self.all_rows, first, height)
+        words, height = self.operands.activation_blocks, self._shape.rows_per_tile
+        assert words is not None  # int8 activations have them
+        return RowWords(self.operands.layout, words, self.all_rows, first, height)
 
     def write(
         self,
