@@ -171,7 +171,8 @@ def superblock_sums(x, q, codes, outer, block, blocks):
 
 SUPERBLOCK_CASES = [
     # M, K, N, block, blocks, scales, storage, offsets
-    (9, 512, 40, 32, 8, "u6", "u4", True),
+    (9, 512, 40, 16, 16, "u4", "u2", True),
+    (17, 512, 40, 32, 8, "u6", "u4", True),
     (33, 1024, 70, 16, 16, "i8", "u6", False),  # an odd number of tiles, two of which share a row
     (128, 768, 48, 32, 8, "u6", "u5", True),  # superblocks are pipelined
     (150, 512, 33, 16, 16, "u4", "u2", True),  # two passes; products are bytes

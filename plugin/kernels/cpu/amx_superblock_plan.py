@@ -19,8 +19,8 @@ _MAX_OFFSET = 127
 """The greatest magnitude of integers of offsets."""
 _MAX_SUPERBLOCK_K = 1024
 """K of a superblock, at most: the sum over it is below 2**31."""
-_MIN_ROWS = 9
-"""AVX512-VNNI is as fast with fewer rows."""
+_MIN_ROWS, _MIN_ROWS_THREE_PLANES = 9, 17
+"""AVX512-VNNI is as fast with fewer rows; `amx_blockwise` beats three planes for one tile."""
 ACTIVATION_TILE, WEIGHT_TILE = 6, 7
 """The tile registers after the two sets of accumulators, which have up to three each."""
 _MAX_SCRATCH_BYTES = 30 << 10
@@ -45,8 +45,6 @@ class AmxSuperblockPlan:
         scale, tiles = weight.scale, weight.tiles
         if not target.has_amx_tiles or scale is None or scale.greatest is None:
             return None
-        if m is not None and m < _MIN_ROWS:
-            return None
         if weight.zero_point is None or not 0 <= weight.zero_point <= 128:
             return None
         if weight.max_integer - weight.zero_point > 127:
@@ -59,6 +57,8 @@ class AmxSuperblockPlan:
             return None
         plan = cls(weight, scale, m)
         if k % weight.record_k or plan.greatest_product > _MAX_PRODUCT:
+            return None
+        if m is not None and m < (_MIN_ROWS if plan.planes < 3 else _MIN_ROWS_THREE_PLANES):
             return None
         has_bytes = weight.offset is None or (weight.offset.greatest or 0) <= _MAX_OFFSET
         return plan if has_bytes and plan.tiles_per_pass else None
