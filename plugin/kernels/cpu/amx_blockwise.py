@@ -13,8 +13,8 @@ of tiles. The loop over blocks is software-pipelined, from a unit to the next: w
 scaled, a later one is multiplied, and one between them is stored. Each block prefetches a part of
 the next panel's weight to the L2 cache.
 
-Scaling limits the speed: while a processor uses AMX tiles, it executes one 512-bit multiplication
-or conversion of floats per cycle instead of two (see ``docs/performance/kernels.md``).
+Scaling limits the speed: while a thread uses AMX tiles, a core executes one 512-bit multiplication
+or conversion of floats per cycle instead of two, at a lower clock (see ``docs/performance/kernels.md``).
 """
 
 from __future__ import annotations
