@@ -14,7 +14,8 @@ scaled, a later one is multiplied, and one between them is stored. Each block pr
 the next panel's weight to the L2 cache.
 
 Scaling limits the speed: while a thread uses AMX tiles, a core executes one 512-bit multiplication
-or conversion of floats per cycle instead of two, at a lower clock (see ``docs/performance/kernels.md``).
+or conversion of floats per cycle instead of two, at a lower clock (see
+``docs/performance/kernels.md``).
 """
 
 from __future__ import annotations
