@@ -20,6 +20,7 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import ExecutionError, UsageError
 from subquant.layouts import GgmlTensor
 from subquant.layouts.ggml import BLOCK_TYPES
+from subquant.numerics.block_contraction import round_activations
 from subquant.ops import linear, trace_function
 from subquant.runtime import Executable
 
@@ -283,6 +284,9 @@ def test_types_of_ggml(name, activations, vulkan):
     result = Executable(compile_to_bytes(module, options), vulkan).main(x)
     bound = {"float": 3e-6, "int8": 0.02}[activations]
     check_close(result, x.astype(np.float64) @ exact.T, bound)
+    if activations == "int8" and name in ("IQ4_NL", "Q4_K", "Q6_K"):
+        rounded = round_activations(x, (1, size))  # K-quants: a scale for each superblock
+        check_close(result, rounded.astype(np.float64) @ exact.T, 3e-6)
 
 
 @ON_VULKAN
