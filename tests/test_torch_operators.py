@@ -353,3 +353,25 @@ def test_small_constants_of_16_bits_keep_their_bits(dtype: torch.dtype) -> None:
     for actual, expected in zip(results, module.buffers(), strict=True):
         assert actual.dtype == dtype
         assert torch.equal(actual, expected)
+
+
+class HalfPrecision(nn.Module):
+    """Arithmetic whose numbers, sums or squares f16 cannot hold."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            *(x * -1e9, x / 1e5, 1e5 / x, x + 1e5, x * torch.tensor(1e-8)),
+            torch.add(x, x, alpha=1e-8),
+            *(nn.functional.layer_norm(x, (4,)), nn.functional.rms_norm(x, (4,)), x.norm(dim=1)),
+            *(x.mean(), x.mean(1), 5 / x.to(torch.int32)),
+        )
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_halves_are_computed_in_f32(name: str) -> None:
+    """Norms in another order of additions may round the other way."""
+    x = torch.tensor([[0, 1, -3, 60000], [300, -60000, 30000, 60000.0]]).to(getattr(torch, name))
+    module = HalfPrecision().eval()
+    for result, expected in zip(subquant.torch.compile(module, (x,))(x), module(x), strict=True):
+        assert result.dtype == expected.dtype
+        torch.testing.assert_close(result, expected, rtol=2**-7, atol=0.0, equal_nan=True)

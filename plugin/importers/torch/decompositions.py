@@ -17,6 +17,7 @@ from ...errors import UnsupportedError
 from . import pooling
 from .bit_operations import bit_operations
 from .grid_sampling import grid_sampling_operators
+from .half_precision import half_operators
 from .indexing import indexing_operators
 from .integer_convolution import decompose_convolution
 from .ordering import ordering_operators
@@ -323,7 +324,7 @@ def decomposition_table() -> Table:
         aten.adaptive_max_pool2d.default: pooling.adaptive_max_pool,
         aten.adaptive_max_pool3d.default: pooling.adaptive_max_pool,
     }
-    return table | unsigned_operators(table)
+    return table | half_operators(table) | unsigned_operators(table)
 
 
 def _grouped_matmul(values: Tensor, weight: Tensor, ends: Tensor) -> Tensor:

@@ -1,0 +1,87 @@
+"""Arithmetic on f16 and bf16 that PyTorch does in f32: products with numbers, means, norms.
+
+PyTorch multiplies and divides f16 by numbers as f32, and rounds the result; torch-mlir rounds the
+number: ``x * -1e9`` would be ``0 * -inf``, NaN. Both round the number of a sum. A mean or norm is
+rounded once; torch-mlir rounds sums and squares, which may overflow: norms of f16 values of 300
+would be 0.
+
+Source: ``aten/src/ATen/native/cpu/BinaryOpsKernel.cpp`` of PyTorch 2.13, "opmath".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def half_operators(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """Return the decompositions by operator; those of `table` apply to other types."""
+    aten = torch.ops.aten
+    with_numbers = [
+        getattr(packet, overload)
+        for packet in (aten.mul, aten.div)
+        for overload in ("Tensor", "Scalar")
+    ]
+    rounded_once = [
+        *(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default),
+        *(aten.cosine_similarity.default, aten.linalg_vector_norm.default),
+        *(aten.mean.default, aten.mean.dim, aten._fused_rms_norm.default),
+        aten.rms_norm.default,
+        aten.native_layer_norm.default,
+    ]
+    return {
+        **{each: _with_number_in_f32(each) for each in with_numbers},
+        **{each: _in_f32(each, table.get(each)) for each in rounded_once},
+        aten.reciprocal.default: _reciprocal,
+    }
+
+
+def _with_number_in_f32(operator: Any) -> Callable[..., Any]:
+    def decomposed(left: Any, right: Any) -> Any:
+        result = torch.result_type(left, right)
+        if result not in _HALVES or not any(_is_rounded(each, result) for each in (left, right)):
+            return NotImplemented
+        return operator(_as_f32(left), _as_f32(right)).to(result)
+
+    return decomposed
+
+
+def _in_f32(operator: Any, otherwise: Callable[..., Any] | None) -> Callable[..., Any]:
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        dtype = kwargs.get("dtype") or args[0].dtype
+        if dtype not in _HALVES or args[0].dtype not in _HALVES:
+            return NotImplemented if otherwise is None else otherwise(*args, **kwargs)
+        others = {name: each for name, each in kwargs.items() if name != "dtype"}
+        results = operator(*map(_as_f32, args), **others)
+        return pytree.tree_map(lambda each: each.to(dtype), results)
+
+    return decomposed
+
+
+def _reciprocal(values: torch.Tensor) -> Any:
+    """Return the reciprocals of integers, which torch-mlir does not lower, as f32."""
+    if values.dtype.is_floating_point or values.dtype.is_complex:
+        return NotImplemented
+    return torch.reciprocal(_as_f32(values))
+
+
+def _is_rounded(operand: Any, dtype: torch.dtype) -> bool:
+    """Return True for a number, or a tensor of one element, that would be rounded to `dtype`."""
+    if isinstance(operand, torch.Tensor):
+        return operand.dim() == 0 and operand.dtype != dtype
+    if not isinstance(operand, (int, float)) or dtype not in _HALVES:
+        return False
+    dtype_of_numpy = np.float16 if dtype == torch.float16 else ml_dtypes.bfloat16
+    with np.errstate(over="ignore"):
+        return float(np.asarray(operand, dtype_of_numpy)) != operand
+
+
+def _as_f32(operand: Any) -> Any:
+    return operand.to(torch.float32) if isinstance(operand, torch.Tensor) else operand
