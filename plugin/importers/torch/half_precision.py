@@ -58,8 +58,8 @@ def _in_f32(operator: Any, otherwise: Callable[..., Any] | None) -> Callable[...
         dtype = kwargs.get("dtype") or args[0].dtype
         if dtype not in _HALVES or args[0].dtype not in _HALVES:
             return NotImplemented if otherwise is None else otherwise(*args, **kwargs)
-        others = {name: each for name, each in kwargs.items() if name != "dtype"}
-        results = operator(*map(_as_f32, args), **others)
+        options = {name: each for name, each in kwargs.items() if name != "dtype"}
+        results = operator(*map(_as_f32, args), **options)
         return pytree.tree_map(lambda each: each.to(dtype), results)
 
     return decomposed
