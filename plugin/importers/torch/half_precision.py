@@ -75,7 +75,7 @@ def _reciprocal(values: torch.Tensor) -> Any:
 def _is_rounded(operand: Any, dtype: torch.dtype) -> bool:
     """Return True for a number, or a tensor of one element, that would be rounded to `dtype`."""
     if isinstance(operand, torch.Tensor):
-        return operand.dim() == 0 and operand.dtype != dtype
+        return bool(operand.dim() == 0 and operand.dtype != dtype)
     if not isinstance(operand, (int, float)) or dtype not in _HALVES:
         return False
     dtype_of_numpy = np.float16 if dtype == torch.float16 else ml_dtypes.bfloat16
