@@ -49,6 +49,13 @@ def moderate_blocks(
     return GgmlTensor(raw, name, shape, tensor)
 
 
+def activation_block(weight: GgmlTensor) -> int | None:
+    """The int8 activations that share a scale: those of a superblock, or of a block, if any."""
+    layout = weight.unpack()
+    block: int | None = getattr(layout, "row_block", None)
+    return block if block is None else block * (getattr(layout, "sub_blocks", None) or 1)
+
+
 SUPER = [name for name in BLOCK_TYPES if issubclass(BLOCK_TYPES[name].layout, SuperBlockLayout)]
 """The types with super-blocks."""
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ggml_blocks import COMPUTED, moderate_blocks
+from ggml_blocks import COMPUTED, activation_block, moderate_blocks
 from programs import LONG
 from subquant.core._mlir import Value, ir
 from subquant.dialects import create_context
@@ -83,8 +83,7 @@ def test_chosen_matrices_of_every_block_type(
     x = np.random.default_rng(1).normal(size=(count, ROWS, DEPTH)).astype(np.float32)
     executable = Executable(data, cpu, {"model": archive})
     for name, tensor in zip(names, tensors, strict=True):
-        layout = tensor.unpack()
-        block = getattr(layout, "row_block", None) if activations == "int8" else None
+        block = activation_block(tensor) if activations == "int8" else None
         reference = expected(tensor, x, CHOICES, block)
         actual = executable[name](x, CHOICES)
         np.testing.assert_allclose(
@@ -109,7 +108,7 @@ def test_numbers_of_batches_and_rows(
     executable = Executable(data, cpu, {"model": archive})
     for choices in ([2, 4, 0], [99, -1, 1]):
         chosen = np.array(choices[:count], np.int32)
-        reference = expected(tensors[0], x, chosen, 32)
+        reference = expected(tensors[0], x, chosen, activation_block(tensors[0]))
         actual = executable["Q4_K"](x, chosen)
         np.testing.assert_allclose(actual, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
 
@@ -160,7 +159,7 @@ def test_vulkan(vulkan: Device, tmp_path: Path) -> None:
             x = np.random.default_rng(1).normal(size=(len(CHOICES), rows, DEPTH))
             executable = Executable(data, vulkan, {"model": archive})
             for name, tensor in zip(("Q4_K", "Q8_0"), tensors, strict=True):
-                block = 32 if activations == "int8" else None
+                block = activation_block(tensor) if activations == "int8" else None
                 single = x.astype(np.float32)
                 reference = expected(tensor, single, CHOICES, block)
                 actual = executable[name](single, CHOICES)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from devices import compile_for
-from ggml_blocks import COMPUTED, moderate_blocks
+from ggml_blocks import COMPUTED, activation_block, moderate_blocks
 from gguf_models import write_file
 from instruction_sets import AUTO, HERE, case_of
 from processes import run_python
@@ -133,11 +133,6 @@ def compiled(
 # -- values ---------------------------------------------------------------------------------------
 
 
-def block_of(name: str) -> int:
-    layout: Any = WEIGHTS[name].unpack()
-    return int(layout.row_block)
-
-
 @pytest.mark.parametrize("activations", ["int8", "float"])
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.share(4)
@@ -168,7 +163,7 @@ def check_product(name: str, executable: Executable, x: AnyArray, activations: s
     real = WEIGHTS[name].unpack().dequant().astype(np.float64)
     rounded = x.astype(np.float64)
     if activations == "int8":
-        rounded = round_activations(x, [1, block_of(name)]).astype(np.float64)
+        rounded = round_activations(x, [1, activation_block(WEIGHTS[name])]).astype(np.float64)
     bound = 2.0**-24 * (DEPTH + 8) * (np.abs(rounded) @ np.abs(real).T)
     assert (np.abs(executable[name](x) - rounded @ real.T) <= bound).all(), name
 
