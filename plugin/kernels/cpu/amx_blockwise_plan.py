@@ -9,7 +9,7 @@ from ...numerics.element_types import F16
 from ..isa.base import InstructionSet
 from ..pack.packed_weight import PackedWeight, Tiles
 from .activation_layout import ActivationLayout, BlockWord
-from .amx_nest import AmxShape
+from .amx_nest import MAX_SCRATCH_BYTES, MAX_TILES_PER_PASS, AmxShape
 from .amx_plan import TILE_ROW_BYTES
 from .weight_reader import SignedPanel
 
@@ -27,8 +27,6 @@ _PRODUCTS_AHEAD, _STORES_BEHIND = 4, 2
 A store that follows its product at once waits for it, and later products wait for the store: 29
 cycles for each instead of 18 (Xeon with AMX).
 """
-_MAX_SCRATCH_BYTES = 30 << 10
-"""IREE gives a workgroup 32 KiB; 2 KiB are left for the stack."""
 MAGIC = 1.5 * 2**23
 """The bits of this f32 plus an integer below 2**22 are those of the sum of both.
 
@@ -38,8 +36,6 @@ Q4_K.
 """
 _MAX_ACTIVATION = 127
 """The greatest magnitude of activations that are quantized to int8."""
-_MAX_TILES_PER_PASS = 8
-"""The f32 accumulators of up to 128 rows take 16 KiB of the L1 cache."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +129,7 @@ class AmxBlockwisePlan:
         """
         k = self.tiles.k
         panel = sum(SignedPanel.layout_of(self.weight, 1, k).binding_bytes())
-        return panel + 4 * self._dot_words(k // self.tiles.block_size) <= _MAX_SCRATCH_BYTES
+        return panel + 4 * self._dot_words(k // self.tiles.block_size) <= MAX_SCRATCH_BYTES
 
     @property
     def panel(self) -> PackedWeight:
@@ -148,15 +144,8 @@ class AmxBlockwisePlan:
     @property
     def tiles_per_pass(self) -> int:
         """The activation tiles whose accumulators are in memory while panels are unpacked."""
-        rows, vectors = self.rows_per_tile, self.tiles.vectors
-        limit = (_MAX_SCRATCH_BYTES - sum(self.panel.binding_bytes()) - 4 * self.dot_words) // (
-            rows * vectors * TILE_ROW_BYTES
-        )
-        limit = min(limit, _MAX_TILES_PER_PASS)
-        if self.m is None:
-            return limit
-        tiles = -(-self.m // rows)
-        return -(-tiles // -(-tiles // limit))
+        used_bytes = sum(self.panel.binding_bytes()) + 4 * self.dot_words
+        return self.shape.tiles_per_pass(used_bytes, self.tiles.vectors)
 
     @property
     def dot_words(self) -> int:
@@ -178,9 +167,7 @@ class AmxBlockwisePlan:
         """The cache lines of the next panel that are prefetched with each group of this one."""
         if self.weight.is_planar:
             return 0
-        tiles = _MAX_TILES_PER_PASS
-        if self.m is not None:
-            tiles = min(tiles, -(-self.m // self.rows_per_tile))
+        tiles = min(MAX_TILES_PER_PASS, self.shape.activation_tiles or MAX_TILES_PER_PASS)
         groups = tiles * self.tiles.vectors * self.groups_per_panel
         return -(-self.panel_bytes // (groups * CACHE_LINE_BYTES))
 

@@ -18,10 +18,15 @@ from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
 from ..pack.packed_weight import Tiles
 from .activation_layout import RowWords
+from .amx_plan import TILE_ROW_BYTES
 from .blockwise_tile import BlockwiseOperands, BlockwiseTile, TileNumber
 
 _TILE_ROWS = 16
 """A tile register has up to 16 rows."""
+MAX_SCRATCH_BYTES = 30 << 10
+"""IREE gives a workgroup 32 KiB; 2 KiB are left for the stack."""
+MAX_TILES_PER_PASS = 8
+"""The f32 accumulators of up to 128 rows and a vector of columns take 8 KiB of the L1 cache."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,23 @@ class AmxShape:
     def rows_per_tile(self) -> int:
         """The rows of M of an activation tile; the last two tiles may share some."""
         return _TILE_ROWS if self.m is None else -(-self.m // -(-self.m // _TILE_ROWS))
+
+    @property
+    def activation_tiles(self) -> int | None:
+        """The activation tiles; None where M is dynamic."""
+        return None if self.m is None else -(-self.m // self.rows_per_tile)
+
+    def tiles_per_pass(self, used_bytes: int, vectors: int) -> int:
+        """The activation tiles whose accumulators fit scratch memory, the same for all passes.
+
+        Args:
+            used_bytes: the scratch memory that is used otherwise; with too many there are 0 tiles.
+            vectors: vectors of columns that have accumulators.
+        """
+        tile_bytes = self.rows_per_tile * vectors * TILE_ROW_BYTES
+        limit = max(0, min((MAX_SCRATCH_BYTES - used_bytes) // tile_bytes, MAX_TILES_PER_PASS))
+        tiles = self.activation_tiles
+        return limit if tiles is None or not limit else -(-tiles // -(-tiles // limit))
 
 
 @dataclass(frozen=True)

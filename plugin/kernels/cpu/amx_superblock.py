@@ -52,10 +52,8 @@ from .amx_nest import AmxNest
 from .amx_plan import TILE_ROW_BYTES
 from .amx_superblock_plan import ACTIVATION_TILE, DIGIT_BITS, WEIGHT_TILE, AmxSuperblockPlan
 from .blockwise_tile import BlockwiseOperands, TileNumber
-from .weight_reader import BlockColumns, BlockIndex, UnpackedStep
+from .weight_reader import BYTES_OF_A_WORD, BlockColumns, BlockIndex, UnpackedStep
 
-_BYTES_OF_A_WORD = 0x01010101
-"""A byte times this number is in all four bytes of a 32-bit lane."""
 _LOW_BYTES = 0x00FF
 """The bytes of the even k in lanes of 16 bits."""
 
@@ -249,7 +247,7 @@ class _Superblock:
                 factors[block] = bitcast(words, I16)
                 if weight.offset is not None:
                     integers, _ = reader.quantized_offset(columns)
-                    offsets[block] = bitcast((integers & 0xFF) * _BYTES_OF_A_WORD, U8)
+                    offsets[block] = bitcast((integers & 0xFF) * BYTES_OF_A_WORD, U8)
             planes = self._digits(source.k_pack(owner.vector, k_pack), factors[block])
             planes += [offsets[block]] if offsets else []
             row = number * (tiles.k_per_step // tiles.k_pack) + k_pack

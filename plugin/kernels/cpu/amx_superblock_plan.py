@@ -23,10 +23,6 @@ _MIN_ROWS, _MIN_ROWS_THREE_PLANES = 9, 17
 """AVX512-VNNI is as fast with fewer rows; `amx_blockwise` beats three planes for one tile."""
 ACTIVATION_TILE, WEIGHT_TILE = 6, 7
 """The tile registers after the two sets of accumulators, which have up to three each."""
-_MAX_SCRATCH_BYTES = 30 << 10
-"""IREE gives a workgroup 32 KiB; 2 KiB are left for the stack."""
-_MAX_TILES_PER_PASS = 8
-"""The f32 accumulators of up to 128 rows take 8 KiB of the L1 cache."""
 
 
 @dataclass(frozen=True)
@@ -113,15 +109,7 @@ class AmxSuperblockPlan:
     @property
     def tiles_per_pass(self) -> int:
         """The activation tiles whose accumulators are in memory; 0 if the planes do not fit."""
-        words = self.planes * self.dot_words
-        limit = (_MAX_SCRATCH_BYTES - self.planes * self.plane_bytes - 4 * words) // (
-            4 * self.dot_words
-        )
-        limit = max(0, min(limit, _MAX_TILES_PER_PASS))
-        if self.m is None or not limit:
-            return limit
-        tiles = -(-self.m // self.shape.rows_per_tile)
-        return -(-tiles // -(-tiles // limit))
+        return self.shape.tiles_per_pass(self.planes * (self.plane_bytes + 4 * self.dot_words), 1)
 
     @property
     def pipelines_superblocks(self) -> bool:
@@ -129,10 +117,8 @@ class AmxSuperblockPlan:
 
         An even number of tiles ends with the other set of accumulators.
         """
-        if self.m is None:
-            return False
-        tiles = -(-self.m // self.shape.rows_per_tile)
-        return self.tiles_per_pass % 2 == 0 and tiles % self.tiles_per_pass == 0
+        tiles, per_pass = self.shape.activation_tiles, self.tiles_per_pass
+        return tiles is not None and per_pass % 2 == 0 and tiles % per_pass == 0
 
     @property
     def prefetched_lines(self) -> int:

@@ -29,7 +29,7 @@ _MAX_UNPACKED_BYTES = 8 << 10
 
 _CACHE_LINE_BYTES = 64
 """The bytes that a prefetch loads."""
-_BYTES_OF_A_WORD = 0x01010101
+BYTES_OF_A_WORD = 0x01010101
 """A byte times this number is in all four bytes of a 32-bit lane."""
 
 
@@ -397,7 +397,7 @@ class SignedPanel(UnpackedPanel):
                 columns = BlockColumns(source.tile, index, vector * tiles.lanes, tiles.lanes)
                 loaded = reader.zero_point(columns)
                 assert loaded is not None  # blocks have zero points of their own
-                zero_points[block, vector] = bitcast(convert(loaded, I32) * _BYTES_OF_A_WORD, U8)
+                zero_points[block, vector] = bitcast(convert(loaded, I32) * BYTES_OF_A_WORD, U8)
             return source.k_pack(vector, k_pack) - zero_points[block, vector]
 
         return difference
