@@ -95,7 +95,8 @@ def check(actual: np.ndarray, expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "pieces"), [(1, (16,)), (64, (16,)), (65, (128, 16)), (2048, (128, 16))]
+    ("context", "pieces"),
+    [(1, (16,)), (47, (16,)), (48, (64, 16)), (95, (64, 16)), (96, (128, 64, 16))],
 )
 def test_pieces_are_not_longer_than_prompts(context: int, pieces: tuple[int, ...]) -> None:
     assert Shape.of_context(context).pieces == pieces

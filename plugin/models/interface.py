@@ -27,6 +27,14 @@ STEP_TOKENS = 8
 """Tokens of a call of ``verify`` or ``batch``, each with the bits that it has alone."""
 
 
+def filled_batches(tokens: int, size: int) -> int:
+    """Return how many batches of a size are read of some tokens: the last one is 3/4 full or more.
+
+    This is the rule of ``prompt`` in `subquant.models.module`.
+    """
+    return (4 * tokens + size) // (4 * size)
+
+
 @dataclass(frozen=True)
 class Shape:
     """The sizes, and the storage of caches, that are chosen when a program is written.
@@ -40,7 +48,7 @@ class Shape:
     """
 
     context: int
-    pieces: tuple[int, ...] = (128, 16)
+    pieces: tuple[int, ...] = (128, 64, 16)
     kv_cache: KvCache = "f16"
     rounds_activations: bool = False
     steps: Steps = "single"
@@ -53,9 +61,9 @@ class Shape:
         rounds_activations: bool = False,
         steps: Steps = "single",
     ) -> Shape:
-        """Return the default batch sizes, without those that no prompt fills by half."""
-        longest, *shorter = cls.pieces
-        pieces = (longest, *shorter) if longest < 2 * context else tuple(shorter)
+        """Return the default batch sizes, without those that no prompt fills enough."""
+        *longer, shortest = cls.pieces
+        pieces = (*(size for size in longer if filled_batches(context, size)), shortest)
         return cls(context, pieces, kv_cache, rounds_activations, steps)
 
     @property

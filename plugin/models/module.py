@@ -231,7 +231,7 @@ class _Functions:
     def _read_pieces(
         self, tokens: Value, count: ArrayLike, position: Value, caches: Sequence[Value]
     ) -> list[Value]:
-        """Read tokens in batches: the largest size that is at least half full, else the smallest.
+        """Read tokens in batches: the largest size that is at least 3/4 full, else the smallest.
 
         Returns:
             The hidden state of the last token, and the caches.
@@ -242,7 +242,7 @@ class _Functions:
         carried = [linalg.constant(splat(0, self._rows(1))), *caches]
         for size in self.shape.pieces:
             left = count - start
-            pieces = quotient(left * 2 + size, 2 * size)
+            pieces = quotient(left * 4 + size, 4 * size)
             if size == self.shape.pieces[-1]:
                 pieces = quotient(left + (size - 1), size)
 

@@ -12,7 +12,7 @@ The key identifies model, options, versions and machine, as that of the compiled
 (`subquant.compiler.keys`). A file of another key, or a damaged one, is not used: the whole prompt
 is read, and the file is written anew. A file that is no prompt cache is refused, and stays.
 
-A prompt is read in pieces of 128 and of 16 tokens, and a token's keys and values depend, by
+A prompt is read in pieces of 128, 64 and 16 tokens, and a token's keys and values depend, by
 roundings, on the piece that it is read in. So the tokens are reused up to the end of the last piece
 that both prompts have in common, and at least one piece is read: logits have the same bits with and
 without the file.
@@ -36,7 +36,7 @@ from ..errors import InputError
 from ..numerics.cache_formats import formats_of
 from ..numerics.element_types import AnyArray, DType
 from .configuration import Configuration
-from .interface import Shape
+from .interface import Shape, filled_batches
 
 _MAGIC = b"SQPROMPT"
 _DIGEST_BYTES = 32
@@ -187,14 +187,11 @@ def _stated(layout: Sequence[tuple[tuple[int, ...], DType]]) -> list[Any]:
 
 
 def pieces_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield first token and size of each piece that a prompt is read in.
-
-    This is the rule of ``prompt`` in `subquant.models.module`.
-    """
+    """Yield first token and size of each piece that a prompt is read in."""
     start = 0
     for size in sizes:
         left = count - start
-        pieces = (2 * left + size) // (2 * size)
+        pieces = filled_batches(left, size)
         if size == sizes[-1]:
             pieces = -(-left // size)
         for number in range(pieces):
