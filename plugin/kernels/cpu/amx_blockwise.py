@@ -114,9 +114,14 @@ class AmxBlockwise(AmxNest):
 
             loop(0, plan.weight.records, self.panel.records, add_panel)
 
+        def prefetch_fields(record: Value) -> None:
+            self.operands.weight.prefetch_fields(tile[0], scalar(record))
+
         def add_pass(first: Value) -> None:
             end = np.minimum(scalar(first) + per_pass, count)
             units = _Pass(self, scalar(first), end, tile)
+            if plan.weight.offset is not None:  # all of them are read before the first panel
+                loop(0, plan.weight.records, 1, prefetch_fields)
             units.for_each(lambda unit: units.store(units.initial(unit), unit))
             multiply_pass(scalar(first), end)
             units.for_each(lambda unit: units.write(units.load(unit), unit))
