@@ -215,7 +215,7 @@ def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> Non
     weights = ["--weights", f"model={folder / 'model.irpa'}"]
     succeed(*emitted)
     succeed(*compiled, *weights)
-    empty = f"{session.context + 16}x2x32xf16=0"
+    empty = f"{session.context + 64}x2x32xf16=0"
     caches, files = [empty, empty], [f"@{folder / name}.npy" for name in ("logits", "k", "v")]
     parameters = ["--parameters", f"model={archive}"]
 
