@@ -117,7 +117,8 @@ def test_npy_keeps_an_array(array: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("none.npy", "No such file or directory"), ("", "Is a directory")]
+    ("name", "message"),
+    [("none.npy", "No such file or directory"), ("", "Is a directory, expected a file")],
 )
 def test_npy_that_is_no_file(name: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / name
@@ -137,7 +138,9 @@ def test_invalid_npy(kind: str, tmp_path: Path) -> None:
         path.write_bytes({"empty": b"", "text": b"module {}\n", "pickle": b"\x80\x04N."}[kind])
     with pytest.raises(InputError) as caught:
         read_npy(path)
-    assert caught.value.message == f"cannot read '{path}': not a .npy file (one array)"
+    assert caught.value.message == (
+        f"cannot read '{path}': not a .npy file (one array); write it with numpy.save"
+    )
 
 
 def test_truncated_npy_and_npy_of_objects(tmp_path: Path) -> None:
@@ -148,7 +151,7 @@ def test_truncated_npy_and_npy_of_objects(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"cannot read '.*x\.npy': "):
             read_npy(path)
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match="Object arrays cannot be loaded"):
+    with pytest.raises(InputError, match="an array of Python objects, expected numbers"):
         read_npy(path)
 
 

@@ -190,7 +190,7 @@ def test_files_that_are_not_text(tmp_path):
 def test_files_that_cannot_be_read(tmp_path):
     with create_context() as context:
         missing, folder = tmp_path / "no.mlir", tmp_path
-        reasons = {missing: "No such file or directory", folder: "Is a directory"}
+        reasons = {missing: "No such file or directory", folder: "Is a directory, expected a file"}
         for path, reason in reasons.items():
             with pytest.raises(InputError) as caught:
                 parse_file(path, context)

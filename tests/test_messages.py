@@ -250,6 +250,32 @@ def test_files_of_another_kind() -> None:
         ", but holds weights; expected the output of 'subquant compile'"
     )
     assert fail(1, "run", "x.mlir").endswith("run it with: subquant exec x.mlir")
+    Path("x.pt").write_bytes(b"PK\x03\x04" + bytes(30))
+    assert f"{no_module} a ZIP archive; " in fail(1, "compile", "x.pt")
+    Path("x.safetensors").write_bytes((8).to_bytes(8, "little") + b"{       ")
+    assert f"{no_module} holds weights; " in fail(1, "compile", "x.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ("version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        ("\n<!DOCTYPE html>\n", "it is a page of HTML: the download failed, repeat it"),
+    ],
+)
+def test_failed_downloads(content: str, advice: str) -> None:
+    for name in ("x.mlir", "x.vmfb", "x.onnx", "x.tflite", "x.gguf", "x.safetensors"):
+        Path(name).write_text(content)
+        command = {"x.vmfb": "run", "x.gguf": "import", "x.safetensors": "import"}
+        message = fail(1, command.get(name, "compile"), name)
+        assert message.endswith(advice), message
+
+
+def test_a_name_of_hugging_face_is_no_folder() -> None:
+    message = fail(1, "import", "owner/model-1.5")
+    assert message.endswith("run: hf download owner/model-1.5 --local-dir model-1.5")
+    Path("owner").mkdir()
+    assert fail(1, "import", "owner/model-1.5").endswith("No such file or directory")
 
 
 # -- arguments ------------------------------------------------------------------------------------
@@ -263,7 +289,8 @@ WRONG_ARGUMENTS = [
     (("--input", "2x3xf32=1", "--input", "4xi8=1"),
      "argument 1 of 'main' must be of dtype uint8 (ui8), got int8; pass it as ?xui8=..., or as "
      "@file.npy of uint8"),
-    (("--input", "2x3xf32=1"), "function 'main' takes 2 arguments, got 1"),
+    (("--input", "2x3xf32=1"), "function 'main' takes 2 arguments, got 1; "
+     "expected: tensor<2x3xf32>, tensor<?xui8>"),
 ]  # fmt: skip
 
 

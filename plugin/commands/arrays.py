@@ -117,7 +117,9 @@ def read_npy(path: str | Path) -> Array:
     try:
         with open_input(path) as file:
             if file.read(len(_NPY_MAGIC)) != _NPY_MAGIC:
-                raise InputError(f"cannot read '{path}': not a .npy file (one array)")
+                raise InputError(
+                    f"cannot read '{path}': not a .npy file (one array); write it with numpy.save"
+                )
             file.seek(0)
             try:
                 array = np.asarray(np.load(file, allow_pickle=False))
@@ -140,6 +142,8 @@ def read_npy(path: str | Path) -> Array:
 def _npy_problem(error: Exception) -> str:
     """Return NumPy's message if it is one of its checks, and else that the header is wrong."""
     message = str(error).partition("\n")[0]
+    if "allow_pickle" in message:
+        return "an array of Python objects, expected numbers"
     if isinstance(error, MemoryError):
         return "the array does not fit in memory"
     if isinstance(error, (ValueError, EOFError)) and message and "unpack" not in message:

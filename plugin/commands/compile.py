@@ -11,7 +11,7 @@ import click
 
 from ..batch.models import is_list, is_pattern
 from ..compiler.compile_options import CompileOptions, Emit
-from ..errors import UsageError, quoted
+from ..errors import InputError, UsageError, quoted
 from ..isolation.client import start_child
 from ..isolation.limits import Limits
 from . import shared_options as shared
@@ -98,6 +98,13 @@ def command(
         )
         click.get_current_context().exit(status)
     (model,) = models
+    if os.path.isdir(model):
+        advice = (
+            f"a language model writes text with: subquant generate --model {model}"
+            if os.path.exists(os.path.join(model, "config.json"))
+            else f"compile its models with: subquant compile '{model}/*.mlir' -o FOLDER/"
+        )
+        raise InputError(f"'{model}' is a folder, expected a file; {advice}")
     if output is None:
         stem = "model" if model == "-" else Path(model).stem
         output = f"{stem}.vmfb" if emit == "vmfb" else "-"

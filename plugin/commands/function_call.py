@@ -138,7 +138,9 @@ class Call(CallOptions):
                 continue
             if name not in positions:
                 hint = (
-                    expected_name(name, positions) if positions else "the arguments have no names"
+                    expected_name(name, positions)
+                    if positions
+                    else "the arguments have no names, pass them in order: --input @x.npy"
                 )
                 raise UsageError(f"no argument is named {quoted(name)}; {hint}")
             if positions[name] in arrays:

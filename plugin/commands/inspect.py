@@ -43,6 +43,8 @@ def command(file: str, tensor: str | None, plot: str | None, as_json: bool, **li
     """
     if plot is not None and tensor is None:
         raise UsageError("--plot needs --scales NAME")
+    if as_json and tensor is not None:
+        raise UsageError("--json lists all tensors, and does not take --scales")
     from ..formats.kinds import weights_format
 
     if file != "-" and weights_format(file) is not None:

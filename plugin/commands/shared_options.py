@@ -105,6 +105,7 @@ def pop_values(declaration: type[Options], options: dict[str, Any]) -> dict[str,
     return {declared.name: options.pop(declared.name) for declared in fields(declaration)}
 
 
+_TARGET_CPU = CompileOptions.__dataclass_fields__["target_cpu"]
 _VULKAN_TARGET = CompileOptions.__dataclass_fields__["vulkan_target"]
 
 compile_options = options_of(
@@ -124,7 +125,15 @@ def chooses_device(values: Mapping[str, Any]) -> bool:
 
 
 def make_compile_options(**options: Any) -> CompileOptions:
-    """Construct `CompileOptions`; the Vulkan target ``auto`` is this machine's device."""
+    """Construct `CompileOptions`; the Vulkan target ``auto`` is this machine's device.
+
+    Raises:
+        UsageError: an option is for another target.
+    """
+    if options["target"] != "vulkan" and options["vulkan_target"] is not None:
+        raise UsageError("--vulkan-target needs --target vulkan")
+    if options["target"] == "vulkan" and options["target_cpu"] != _TARGET_CPU.default:
+        raise UsageError("--target-cpu is for --target llvm-cpu, got --target vulkan")
     if options["vulkan_target"] == "auto":
         options["vulkan_target"] = None
         if options["target"] == "vulkan":

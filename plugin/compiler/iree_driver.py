@@ -253,6 +253,8 @@ _UNKNOWN_CPU = re.compile(
     r"Unknown CPU for target architecture (\S+)\.\s+List of accepted CPUs: ([^\n]*)"
 )
 _UNKNOWN_VULKAN = re.compile(r"Unknown Vulkan target '(.*)'")
+_UNKNOWN_FLAG = re.compile(r"Unknown command line argument '(.*?)'")
+_SIMILAR_FLAG = re.compile(r"Did you mean '(--.*?)'")
 
 
 def _unknown_target(stderr: str, options: CompileOptions) -> UsageError | None:
@@ -272,6 +274,11 @@ def _unknown_target(stderr: str, options: CompileOptions) -> UsageError | None:
             f"IREE knows no Vulkan target {quoted(options.vulkan_target)}; "
             f"{expected_name(options.vulkan_target, names)}"
         )
+    flag = _UNKNOWN_FLAG.search(stderr)
+    if flag is not None and options.iree_flags:
+        similar = _SIMILAR_FLAG.search(stderr)
+        hint = f"; did you mean {quoted(similar.group(1))}?" if similar else ""
+        return UsageError(f"--iree-flag: iree-compile has no flag {quoted(flag.group(1))}{hint}")
     return None
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..core._mlir import ir, refuse_non_utf8_names, translate_errors
-from ..core.files import kind_of, read_input
+from ..core.files import kind_of, read_input, wrong_download
 from ..errors import ParseError, Place, Remark, UsageError
 from ..importers.options import AS_IN_FILE, ImportOptions
 from .diagnostics import HINTS, reworded
@@ -61,8 +61,8 @@ def parse_bytes(
     data = without_wrapping(data, file)
     is_onnx = file.lower().endswith(".onnx") or kind_of(data) == "onnx"
     is_tflite = not is_onnx and kind_of(data) == "tflite"
-    if options.input_values and not (is_onnx or is_tflite):
-        raise UsageError("--input-value is for .tflite and .onnx models", Place(file))
+    if not (is_onnx or is_tflite):
+        _check_options(options, file)
     if file.lower().endswith(".pt2") or kind_of(data) == "pt2":
         from ..importers.torch.exported_file import write_module as write_exported
 
@@ -80,7 +80,25 @@ def parse_bytes(
         from ..importers.tflite.reading.model import read_tflite  # with all that few modules need
 
         return write_module(read_tflite(data, file), context, options)
+    if file.lower().endswith(".tflite"):
+        raise ParseError(
+            f"is no TensorFlow Lite model: bytes 4 to 7 are {data[4:8]!r}, expected b'TFL3'"
+            f"{wrong_download(data)}",
+            Place(file),
+        )
     return parse_text(decode_text(data, file), context, file)
+
+
+def _check_options(options: ImportOptions, file: str) -> None:
+    """Raise UsageError for an option of models that a module does not take."""
+    for name, value in (
+        ("--input-value", options.input_values),
+        ("--batch", options.batch),
+        ("--dim", options.dims),
+        ("--every-tensor", options.every_tensor),
+    ):
+        if value:
+            raise UsageError(f"{name} is for .tflite and .onnx models", Place(file))
 
 
 _OTHER_KINDS = {
@@ -88,20 +106,23 @@ _OTHER_KINDS = {
     "weights": ", but holds weights; a language model writes text with: subquant generate --model "
     "{0}; import others with: subquant import {0}",
     "array": ", but an array; give it as an argument: --input @{}",
+    "zip": ", but a ZIP archive; write a program of PyTorch with torch.export.save, as a .pt2 file",
+    "hdf5": ", but an HDF5 file; convert a model of Keras to .tflite, or export .onnx",
 }
 
 
 def decode_text(data: bytes, file: str = "-") -> str:
     """Decode MLIR text; ParseError if it is no text."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        subject = "the module" if file == "-" else f"'{file}'"
-        name = "FILE" if file in ("-", "<stdin>") else file
-        hint = _OTHER_KINDS.get(kind_of(data) or "", f" (byte {error.start})")
-        raise ParseError(
-            f"{subject} is neither MLIR bytecode nor UTF-8 text{hint.format(name)}"
-        ) from None
+    hint = _OTHER_KINDS.get(kind_of(data) or "") or wrong_download(data)
+    if not hint:
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            hint = f" (byte {error.start})"
+    subject = "the module" if file == "-" else f"'{file}'"
+    name = "FILE" if file in ("-", "<stdin>") else file
+    no_module = "no MLIR module" if hint.startswith(";") else "neither MLIR bytecode nor UTF-8 text"
+    raise ParseError(f"{subject} is {no_module}{hint.format(name)}")
 
 
 def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:

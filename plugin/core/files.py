@@ -18,6 +18,8 @@ _KINDS = {
     b"GGUF": "weights",
     b"IRPA": "weights",
     b"\x93NUM": "array",
+    b"PK\x03\x04": "zip",
+    b"\x89HDF": "hdf5",
 }
 
 LARGEST_STREAM = 1 << 32
@@ -35,8 +37,9 @@ def kind_of(data: bytes) -> str | None:
 
     Returns:
         ``executable``, ``module`` (bytecode), ``weights``, ``array`` (NumPy's), ``tflite``,
-        ``pt2`` (of ``torch.export.save``: a ZIP archive whose first file has a weight) or ``onnx``:
-        a protobuf that begins with a version of ONNX's format, which no text does.
+        ``pt2`` (of ``torch.export.save``: a ZIP archive whose first file has a weight), ``onnx``
+        (a protobuf that begins with a version of ONNX's format, which no text does), ``zip``
+        (other ZIP archives, as ``torch.save`` writes) or ``hdf5`` (Keras writes it).
     """
     if data[4:8] == b"TFL3":
         return "tflite"
@@ -46,7 +49,25 @@ def kind_of(data: bytes) -> str | None:
         return "executable"
     if data[:2] == b"PK" and b"/data/weights/" in data[:512]:
         return "pt2"
+    if data[4:9] == b"\0\0\0\0{":  # safetensors: the length of a header, and the header
+        return "weights"
     return _KINDS.get(data[:4])
+
+
+def wrong_download(data: bytes) -> str:
+    """Return advice for a download that has another content than its name says; "" for others.
+
+    Args:
+        data: the first 64 bytes of the file, or more.
+
+    Returns:
+        A clause that follows the error: the file is a pointer of Git LFS, or a page of HTML.
+    """
+    if data.startswith(b"version https://git-lfs"):
+        return "; it is a pointer of Git LFS, get the file itself with: git lfs pull"
+    if data[:64].lstrip().lower().startswith((b"<!doctype", b"<html")):
+        return "; it is a page of HTML: the download failed, repeat it"
+    return ""
 
 
 def regular_file_size(path: str | os.PathLike[str]) -> int:
@@ -78,7 +99,9 @@ def open_input(path: str | os.PathLike[str]) -> IO[bytes]:
         os.close(handle)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
-    reason = "Is a directory" if is_folder else "not a regular file; for a pipe give -"
+    reason = "not a regular file; for a pipe give -"
+    if is_folder:
+        reason = "Is a directory, expected a file"
     raise InputError(f"cannot read '{os.fspath(path)}': {reason}")
 
 

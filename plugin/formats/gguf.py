@@ -29,7 +29,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..core.files import regular_file_size
+from ..core.files import regular_file_size, wrong_download
 from ..core.strict_json import Json, JsonObject
 from ..errors import InputError, Place, SubquantError, UnsupportedError
 from ..layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES, GgmlTensor
@@ -259,7 +259,10 @@ class _Reader:
         """Magic, version, and the numbers of tensors and properties."""
         magic = self.data[: len(MAGIC)]
         if magic != MAGIC:
-            raise self.error(f"is no GGUF file: starts with {magic!r}, expected {MAGIC!r}")
+            raise self.error(
+                f"is no GGUF file: starts with {magic!r}, expected {MAGIC!r}"
+                f"{wrong_download(bytes(self.data[:64]))}"
+            )
         self.offset = len(MAGIC)
         version = self.integer("I", "the version")
         if version not in _VERSIONS:

@@ -29,7 +29,7 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ..core.files import regular_file_size
+from ..core.files import open_input, regular_file_size, wrong_download
 from ..core.read_record import ReadRecord
 from ..core.strict_json import Json, parse_object, shown
 from ..errors import InputError, Place, UnsupportedError
@@ -76,8 +76,10 @@ def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
             mapped = np.asarray(np.memmap(path, np.uint8, "r"))
     except SafetensorError as error:
         reason = str(error).removeprefix("Error while deserializing header: ")
+        with open_input(path) as file:
+            advice = wrong_download(file.read(64))
         raise InputError(
-            f"not a safetensors file, or truncated, or damaged: {shown(reason, 300)[1:-1]}",
+            f"not a safetensors file, or truncated, or damaged: {shown(reason, 300)[1:-1]}{advice}",
             location,
         ) from None
     except OSError as error:

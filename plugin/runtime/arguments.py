@@ -27,6 +27,10 @@ Conversion: TypeAlias = Callable[[ValueType, DType], str]
 """
 
 
+_SHOWN_ARGUMENTS = 8
+"""The number of arguments whose types an error lists, at most."""
+
+
 def _with_astype(type_: ValueType, dtype: DType) -> str:
     return f"convert it with astype({str(dtype)!r})"
 
@@ -70,8 +74,11 @@ def storage_of_arguments(
 def check_count(arguments: Sequence[object], inputs: Sequence[object], function: str) -> None:
     """Raise SignatureError if the number of arguments is not that of the function."""
     if len(arguments) != len(inputs):
+        types = [str(each) for each in inputs[:_SHOWN_ARGUMENTS]]
+        rest = ["..."] if len(inputs) > _SHOWN_ARGUMENTS else []
         raise SignatureError(
             f"function '{function}' takes {counted(len(inputs), 'argument')}, got {len(arguments)}"
+            + (f"; expected: {', '.join(types + rest)}" if types else "")
         )
 
 

@@ -117,6 +117,9 @@ class Parameter:
         self.accepted_types = {id(type_): type_}
         self._integers = range(0) if self.is_tensor else self._integers_stored_unchanged()
 
+    def __str__(self) -> str:
+        return f"{self.type.name}: {self.type}" if self.type.name else str(self.type)
+
     def _dtypes_stored_unchanged(self) -> tuple[DType, ...]:
         """Return the dtypes of arrays that are stored unchanged if the shape fits."""
         type_, stored = self.type, element_type(self.element).dtype

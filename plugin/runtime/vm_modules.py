@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.files import kind_of, open_input, read_input
+from ..core.files import kind_of, open_input, read_input, wrong_download
 from ..errors import InputError, quoted
 from ..isolation.child import ReportStep
 from ..numerics.element_types import Array
@@ -48,7 +48,9 @@ def _module_of(name: str, data: bytes) -> Any:
             return module.wrap_buffer(vm_instance(), copied)
         return module.copy_buffer(vm_instance(), data)
     except (RuntimeError, ValueError, IndexError):
-        hint = _OTHER_KINDS.get(kind_of(data) or ("text" if _is_text(data) else ""), _EXPECTED)
+        hint = wrong_download(data) or _OTHER_KINDS.get(
+            kind_of(data) or ("text" if _is_text(data) else ""), _EXPECTED
+        )
         raise InputError(f"{quoted(name)} is no IREE executable{hint.format(name)}") from None
 
 

@@ -8,6 +8,7 @@ quick; `Dataset.save` unpacks one tensor after the other.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ from .theta import Dataset, Theta
 
 if TYPE_CHECKING:
     from ..formats.gguf import Lists
+
+
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*")
+"""The name of a model at Hugging Face: owner and model."""
 
 
 def default_output(source: str | os.PathLike[str], suffix: str = ".irpa") -> str:
@@ -81,10 +86,24 @@ def open_weights(path: str | os.PathLike[str], *, lists: Lists = True) -> Datase
 
         return _dataset(path, *read_huggingface(path))
     if not os.path.exists(path):
-        raise InputError(f"cannot read '{os.fspath(path)}': No such file or directory")
+        raise InputError(
+            f"cannot read '{os.fspath(path)}': No such file or directory{_download_advice(path)}"
+        )
     raise InputError(
         f"'{os.fspath(path)}' holds no weights; expected .gguf, .safetensors, .irpa, or a folder "
         "of safetensors with a config.json"
+    )
+
+
+def _download_advice(path: str | os.PathLike[str]) -> str:
+    """Return how to download a model, for a path that may be its name at Hugging Face; or ""."""
+    name = os.fspath(path)
+    if not _MODEL_NAME.fullmatch(name) or os.path.isdir(os.path.dirname(name)):
+        return ""
+    folder = os.path.basename(name)
+    return (
+        "; expected a file or a folder here: to download a model of Hugging Face, run: "
+        f"hf download {name} --local-dir {folder}"
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ....core.files import wrong_download
 from ....errors import printable, quoted
 from ..schemas.attribute_ranges import problem_of_attribute
 from ..schemas.contributed_schemas import CONTRIBUTED, problem_of
@@ -96,7 +97,9 @@ class _ModelReader(TensorReader):
         try:
             return self.onnx.ModelProto.FromString(data)
         except DecodeError:
-            raise self.error("is no ONNX model: the protobuf is broken") from None
+            raise self.error(
+                f"is no ONNX model, or truncated: the protobuf is broken{wrong_download(data)}"
+            ) from None
 
     def model(self, data: bytes) -> Model:
         """Read a model."""

@@ -5,7 +5,6 @@ Sizes and types are checked here, and that external data is in the folder of the
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 from collections.abc import Sequence
@@ -14,14 +13,8 @@ from typing import Any
 import numpy as np
 
 from ....core.files import file_beside, open_input
-from ....errors import (
-    EnvironmentProblem,
-    InputError,
-    Place,
-    SubquantError,
-    UnsupportedError,
-    quoted,
-)
+from ....core.requirements import require
+from ....errors import InputError, Place, SubquantError, UnsupportedError, quoted
 from .model import ELEMENTS, Tensor, element_of, is_too_large
 
 _PACKED_BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4,
@@ -39,12 +32,7 @@ class TensorReader:
     """
 
     def __init__(self, file: str, path: str | None = None) -> None:
-        if importlib.util.find_spec("onnx") is None:
-            raise EnvironmentProblem(
-                "reading an ONNX model needs the package 'onnx'; install it with: "
-                "pip install subquant[onnx]"
-            )
-        import onnx  # optional, and 0.5 s
+        onnx = require("onnx", "an ONNX model", "onnx")  # 0.5 s
         from onnx import checker, helper, numpy_helper
 
         self.onnx, self.checker, self.helper = onnx, checker, helper
