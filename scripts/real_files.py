@@ -186,8 +186,9 @@ def page(rows: list[Row]) -> str:
         f"The times are those of one call with one thread on {_processor()}; the runtimes optimize",
         "the files as they do by default. A call of an ONNX file takes and returns NumPy arrays;",
         "a call of a TensorFlow Lite file reads arguments that were stored before. Calls of both",
-        "runtimes alternate, so that each may find its weights displaced from the L2 cache. A ratio",
-        f"above 1 means that subquant is faster; the median is {statistics.median(ratios):.2f}.",
+        "runtimes alternate, so that each may find its weights displaced from the L2 cache. A",
+        "ratio above 1 means that subquant is faster; the median is "
+        f"{statistics.median(ratios):.2f}.",
         "",
         "| package | file | compilation, s | subquant, ms | its runtime, ms | ratio |",
         "|---|---|---|---|---|---|",
