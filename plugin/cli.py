@@ -18,13 +18,13 @@ from .commands.console import open_standard_streams, report_error
 from .errors import InputError, SubquantError, near_names
 
 COMMANDS = {
-    "compile": "Compile MODEL (.mlir, .tflite, .onnx; - for standard input) to an IREE executable.",
+    "compile": "Compile MODEL (.mlir, .tflite, .onnx, .pt2; - for standard input) for IREE.",
     "run": "Run a function of EXECUTABLE (.vmfb) on arrays.",
     "exec": "Compile MODEL and run it.",
     "opt": "Run passes on MODEL (- for standard input) and print the result, like mlir-opt.",
     "inspect": "List the quantized tensors of FILE with their types, scales and sizes.",
     "import": "Convert weights of SOURCE to IREE parameters (.irpa), quantized tensors included.",
-    "quantize": "Quantize the float weights of SOURCE and write them as IREE parameters.",
+    "quantize": "Quantize the float weights of SOURCE (weights, a language model, or a network).",
     "generate": "Generate text with a language model (.gguf, or a folder).",
     "imatrix": "Write an importance matrix of a language model, as llama.cpp's llama-imatrix does.",
     "perplexity": "Compute the perplexity of a text under a language model.",

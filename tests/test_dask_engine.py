@@ -354,7 +354,7 @@ def test_a_model_is_compiled_where_it_is_timed(cluster: Cluster) -> None:
     actual = bench(cluster, *arguments)
     assert re.search(r"median .*, 2 calls, on tcp://127\.0\.0\.1:\d+\n", actual.stdout)
     assert re.search(r"compiled in [\d.]+ s, [\d,]+ bytes", actual.stderr)
-    failed = bench_error(cluster, *arguments, "--iree-flag=--no-such-flag")
+    failed = bench_error(cluster, *arguments, "--iree-flag=--iree-opt-level=O9")
     assert Path("parts.reproducer.mlir").stat().st_size
     assert "parts.reproducer.mlir" in failed
     Path("m/parts.bin").unlink()

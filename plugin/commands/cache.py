@@ -107,7 +107,7 @@ def clear(folder: str | None, yes: bool) -> None:
     _report_removed(cache, cache.clear())
 
 
-@command.command("verify")
+@command.command("verify", short_help="Read each entry and remove the damaged ones.")
 @_folder
 def verify(folder: str | None) -> None:
     """Read each entry and remove the damaged ones; fail if there are any.

@@ -58,9 +58,10 @@ def command(
     weights: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Compile MODEL (.mlir, .tflite, .onnx; - for standard input) to an IREE executable.
+    """Compile MODEL (.mlir, .tflite, .onnx, .pt2; - for standard input) for IREE.
 
-    A .tflite model is computed as by LiteRT's reference kernels (see --semantics).
+    The output is an IREE executable (.vmfb). A .tflite model is computed as by LiteRT's reference
+    kernels (see --semantics).
 
     \b
     subquant compile examples/two_layer.mlir -o two_layer.vmfb
@@ -104,7 +105,7 @@ def command(
             if os.path.exists(os.path.join(model, "config.json"))
             else f"compile its models with: subquant compile '{model}/*.mlir' -o FOLDER/"
         )
-        raise InputError(f"'{model}' is a folder, expected a file; {advice}")
+        raise InputError(f"cannot read '{model}': Is a directory, expected a file; {advice}")
     if output is None:
         stem = "model" if model == "-" else Path(model).stem
         output = f"{stem}.vmfb" if emit == "vmfb" else "-"

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 @click.option(
     "--draft",
     type=click.Choice(["ngram"]),
-    help="Speculative decoding: verify up to 7 tokens that followed the last tokens before, in one "
-    "call. The text is the same.",
+    help="Speculative decoding: where the last tokens occurred before, the up to 7 tokens after "
+    "them are verified in one call. The text is the same.",
 )
 @click.option(
     "--prompt-cache",
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 @click.option(
     "--batch",
     metavar="FILE",
-    help="Prompts in place of --prompt, a line each (.jsonl: a JSON string each); 8 texts are "
-    "written together. Each is the text that is written alone.",
+    help="File with a prompt on each line (.jsonl: a JSON string), in place of --prompt. 8 texts "
+    "are written together; each is the same as if it was written alone.",
 )
 @click.option(
     "--emit",

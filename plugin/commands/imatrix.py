@@ -21,7 +21,14 @@ from .shared_options import threads_option
     metavar="N",
     help="Tokens of the text to use, in chunks of 512.  [default: all]",
 )
-@click.option("-o", "--output", default="imatrix.gguf", show_default=True, help="The file.")
+@click.option(
+    "-o",
+    "--output",
+    default="imatrix.gguf",
+    show_default=True,
+    metavar="FILE",
+    help="The output, a GGUF file.",
+)
 @threads_option
 def command(source: str, path: str, tokens: int | None, output: str, threads: int | None) -> None:
     """Write an importance matrix of a language model, as llama.cpp's llama-imatrix does.

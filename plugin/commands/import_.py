@@ -9,12 +9,17 @@ import click
 
 from ..errors import counted
 from .console import say, show_progress
-from .shared_options import archive_option, json_option
+from .shared_options import json_option
 
 
 @click.command("import")
 @click.argument("source")
-@archive_option(".irpa")
+@click.option(
+    "-o",
+    "output",
+    metavar="FILE.irpa",
+    help="The output.  [default: the name of SOURCE with .irpa]",
+)
 @json_option("the summary")
 def command(source: str, output: str | None, as_json: bool) -> None:
     """Convert weights of SOURCE to IREE parameters (.irpa), quantized tensors included.

@@ -21,7 +21,6 @@ from ..weights.sources import check_output, default_output
 from .quantize_network import NETWORK_SUFFIXES, quantize_network_file
 from .quantize_weights import WeightsJob, quantize_weights_file
 from .shared_options import (
-    archive_option,
     json_option,
     options_of,
     plot_option,
@@ -41,7 +40,14 @@ _OF_WEIGHTS = (
 
 @click.command("quantize")
 @click.argument("source")
-@archive_option("-qBITS.irpa")
+@click.option(
+    "-o",
+    "output",
+    metavar="FILE",
+    help="The output: an .irpa archive; of a language model also a .gguf file, or FOLDER/ for a "
+    "checkpoint; of a network a .mlir file.  [default: the name of SOURCE with -qBITS.irpa, "
+    "-TYPE.gguf, -int8.mlir or -wBITS.mlir]",
+)
 @options_of(
     WeightQuantization,
     bits={"type": click.IntRange(2, 8)},
@@ -53,14 +59,14 @@ _OF_WEIGHTS = (
     "--calibrate",
     "text",
     metavar="TEXT",
-    help="Quantize a language model's layers by their inputs for the tokens of a UTF-8 text; "
-    "- reads it from standard input.",
+    help="Quantize a language model's layers by their inputs for the tokens of a UTF-8 text "
+    "file; - reads it from standard input.",
 )
 @click.option(
     "--held-out-text",
     metavar="TEXT",
-    help="A UTF-8 text to measure errors and perplexity of a language model with.  [default: the "
-    "last tokens of the calibration text, if it has more than are used to calibrate]",
+    help="A UTF-8 text file to measure errors and perplexity of a language model with.  [default: "
+    "the last tokens of the calibration text, if it has more than are used to calibrate]",
 )
 @options_of(Calibration)
 @click.option(
@@ -95,10 +101,11 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Quantize the float weights of SOURCE and write them as IREE parameters.
+    """Quantize the float weights of SOURCE (weights, a language model, or a network).
 
-    SOURCE is any source of subquant import. Tensors of rank 2 or more are rounded to nearest;
-    others are copied. A table lists the quantization error of each tensor.
+    SOURCE is any source of subquant import, and the output an archive of IREE parameters. Tensors
+    of rank 2 or more are rounded to nearest; others are copied. A table lists the quantization
+    error of each tensor.
 
     With --calibrate, SOURCE is a language model, and the integers of the linear layers of its
     blocks are chosen by GPTQ, so that the layers' outputs change least for the tokens of a text.

@@ -29,7 +29,7 @@ _options = options_of(
 )
 
 
-@command.command("merge")
+@command.command("merge", short_help="Merge the reports of the shards of a run.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @_options
 def merge(files: tuple[str, ...], **options: Any) -> None:
@@ -48,7 +48,7 @@ def merge(files: tuple[str, ...], **options: Any) -> None:
     _report(files, options)
 
 
-@command.command("show")
+@command.command("show", short_help="Show a report as the run that wrote it did.")
 @click.argument("file", metavar="FILE")
 @_options
 def show(file: str, **options: Any) -> None:

@@ -214,12 +214,6 @@ def json_option(content: str) -> Callable[[Command], Command]:
     return click.option("--json", "as_json", is_flag=True, help=f"Print {content} as JSON.")
 
 
-def archive_option(suffix: str) -> Callable[[Command], Command]:
-    """Return the option ``-o`` for an archive, with the suffix of its default name."""
-    text = f"The output.  [default: the name of SOURCE with {suffix}]"
-    return click.option("-o", "output", metavar="FILE.irpa", help=text)
-
-
 def plot_option(content: str) -> Callable[[Command], Command]:
     """Return the option ``--plot``, earlier ``--picture``."""
     return click.option(
@@ -236,7 +230,8 @@ parameters_option = click.option(
     "--parameters",
     multiple=True,
     metavar="SCOPE=FILE",
-    help="Parameters of the module, as an .irpa file.",
+    help="Parameters of the module by their scope: an .irpa, .gguf or .safetensors file; may be "
+    "repeated.",
 )
 
 

@@ -46,12 +46,12 @@ class CompileOptions:
             multiply-accumulates each become one dispatch
             (`subquant.kernels.fusion.dispatch_fusion`); 0 for none.
         semantics: as `subquant.core.option_fields.Semantics`.
-        batch: the first dimension of the inputs of a TensorFlow Lite model: a number, ``dynamic``,
-            or "" for that of the file.
+        batch: the first dimension of the inputs of a TensorFlow Lite or ONNX model: a number,
+            ``dynamic``, or "" for that of the file.
         dims: ``name=N`` for each other dynamic dimension of a model.
         input_values: ``name=number`` or ``name=number,number,...`` for each input of a model that
             becomes a constant; storage values for a quantized input.
-        every_tensor: return all results of the operators of a TensorFlow Lite model.
+        every_tensor: return all results of the operators of a TensorFlow Lite or ONNX model.
         integer_only: fail if a computation of quantized values uses floats.
         explain: report which operations of a model compute with integers and which with floats, and
             which block-quantized weights a kernel reads, with reasons.
@@ -123,7 +123,9 @@ class CompileOptions:
         "NAME=VALUE",
     )
     every_tensor: bool = option(
-        False, "Return each tensor that operators of a .tflite model compute, in order."
+        False,
+        "Return each tensor that operators of a .tflite or .onnx model compute, in order, in place "
+        "of the results.",
     )
     integer_only: bool = option(False, "Fail if a quantized value is computed in floating point.")
     explain: bool = option(

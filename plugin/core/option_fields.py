@@ -16,9 +16,10 @@ from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_t
 
 from ..errors import UsageError, quoted
 
-Activations = Literal["float", "int8"]
 ModelActivations = Literal["checkpoint", "float", "int8"]
 """Activations of a language model: as its checkpoint asks for, or of all layers alike."""
+
+Activations = Literal["float", "int8"]
 """Activations of contractions with block-quantized weights.
 
 ``float`` uses them unchanged; ``int8`` rounds them to 8 bits with a scale for each block of the
