@@ -222,6 +222,10 @@ def call_blockwise(
         None if match.choices is None else match.weight.batches,
         match.activation_block,
     )
+    if kernel.amx_plan is not None and match.m is not None:
+        # What is computed without tiles, if ever, has less code: language models compile in 0.92 of
+        # the CPU time, and 128 rows take 1.3 ms instead of 0.66 there (1024 x 1024, Q4_0).
+        kernel = replace(kernel, mr=1)
     together = kernel.tiles_per_iteration
     macs = (m_per_batch or 1) * together * tiles.nr * tiles.k
     items = items_per_workgroup(-(-tiles.count // together), macs, batches)
