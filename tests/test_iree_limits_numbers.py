@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
 
 import subquant
 from bare_iree import FIXED, compile_bare
-from devices import ON_DEVICES, compile_for
+from devices import ON_DEVICES, compile_for, run
 from programs import PRODUCT, convolution_of, one_operation
 from stablehlo_forms import region
 from subquant.compiler.iree_driver import host_features
@@ -39,6 +42,54 @@ def test_runtimes_still_flush_subnormals(cpu: Device) -> None:
     tiny = np.full(1024, 1e-40, np.float32)
     got = compile_for(FUSED, cpu).main(tiny, np.ones_like(tiny), np.zeros_like(tiny))
     assert not got.any(), FIXED + "the check of subnormal scales"
+
+
+# Dynamic quantization: a scale of the largest magnitude, integers, and their expressed values.
+BF16_QUANTIZATION = """
+func.func @main(%x: tensor<64x8xbf16>)
+    -> (tensor<64xbf16>, tensor<64x8xi8>, tensor<64x8xbf16>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<bf16>
+  %steps = stablehlo.constant dense<120.0> : tensor<64xbf16>
+  %magnitude = stablehlo.abs %x : tensor<64x8xbf16>
+  %most = stablehlo.reduce(%magnitude init: %zero) applies stablehlo.maximum
+    across dimensions = [1] : (tensor<64x8xbf16>, tensor<bf16>) -> tensor<64xbf16>
+  %scale = stablehlo.divide %most, %steps : tensor<64xbf16>
+  %scales = stablehlo.broadcast_in_dim %scale, dims = [0]
+    : (tensor<64xbf16>) -> tensor<64x8xbf16>
+  %scaled = stablehlo.divide %x, %scales : tensor<64x8xbf16>
+  %rounded = stablehlo.round_nearest_even %scaled : tensor<64x8xbf16>
+  %integers = stablehlo.convert %rounded : (tensor<64x8xbf16>) -> tensor<64x8xi8>
+  %expressed = stablehlo.multiply %rounded, %scales : tensor<64x8xbf16>
+  return %scale, %integers, %expressed : tensor<64xbf16>, tensor<64x8xi8>, tensor<64x8xbf16>
+}
+"""
+
+
+def quantized_bf16(x: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The results of `BF16_QUANTIZATION`; ml_dtypes rounds the result of each operation."""
+    scale = np.abs(x).max(1) / np.asarray(120, x.dtype)
+    rounded = np.round(x / scale[:, None])
+    return scale, rounded.astype(np.int8), rounded * scale[:, None]
+
+
+def equals_bf16_quantization(results: Any, x: np.ndarray) -> bool:
+    expected = quantized_bf16(x)
+    return all(
+        np.asarray(result).view(want.dtype).tobytes() == want.tobytes()
+        for result, want in zip(results, expected, strict=True)
+    )
+
+
+@ON_DEVICES
+def test_quantization_in_bf16_rounds_each_operation(device: Device) -> None:
+    x = np.random.default_rng(4).standard_normal((64, 8)).astype(ml_dtypes.bfloat16)
+    assert equals_bf16_quantization(run(BF16_QUANTIZATION, device, x), x)
+
+
+def test_roundings_to_bf16_are_still_omitted(cpu: Device) -> None:
+    x = np.random.default_rng(4).standard_normal((64, 8)).astype(ml_dtypes.bfloat16)
+    compiled = Executable(compile_bare(BF16_QUANTIZATION), cpu).main(x)
+    assert not equals_bf16_quantization(compiled, x), FIXED + "bf16_quantization.py"
 
 
 CHECKED = """

@@ -202,12 +202,15 @@ class Cast:
 
     def _rounded(self, value: AnyArray) -> AnyArray:
         """Round an f32 to the nearest bf16 (ties to even); other types pass."""
-        if self.expressed is not ExpressedType.BF16:
-            return value
-        bits = bits_of(value, I32)
-        last = (bits >> 16) & 1
-        rounded = bits_of((bits + (last + 0x7FFF)) & -0x10000, F32)
-        return np.where(value != value, value, rounded)
+        return round_to_bf16(value) if self.expressed is ExpressedType.BF16 else value
+
+
+def round_to_bf16(value: AnyArray) -> AnyArray:
+    """Round an f32 to the nearest bf16 (ties to even), which is an f32 of 8 significant bits."""
+    bits = bits_of(value, I32)
+    last = (bits >> 16) & 1
+    rounded = bits_of((bits + (last + 0x7FFF)) & -0x10000, F32)
+    return np.where(value != value, value, rounded)
 
 
 def _quotient_of_target(value: AnyArray, divisor: AnyArray) -> AnyArray:

@@ -33,6 +33,7 @@ from ...errors import Remark
 from ..base import UNCHANGED, ModulePass, NoMatch, Pattern, Replacement, apply_patterns, named
 from ..quantization.math.contraction import CONTRACTIONS
 from .batch_norm import expand_batch_norm_grad, expand_batch_norm_training
+from .bf16_quantization import round_quantization
 from .broadcast_axes import order_broadcast
 from .buffer_iter_args import carry_buffers
 from .carried_tensors import CARRIES, separate_buffers
@@ -137,6 +138,7 @@ class ExpandStablehlo(ModulePass):
         steps += [_COUNTED_LOOPS, _IN_PLACE, dict.fromkeys(WHILE_LOOPS, read_carried)]
         steps += [dict.fromkeys(CARRIES, separate_buffers), _UPDATES]
         is_changed = write_float8(module)
+        is_changed |= round_quantization(module)
         is_changed |= self.divide_exactly and divide_exactly(module)
         is_changed |= self.separate_truths and separate_booleans(module)
         if named(module, {root for patterns in steps for root in patterns}):
