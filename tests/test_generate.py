@@ -24,7 +24,7 @@ from generate_cases import INTERRUPTED, WRONG_CALLS
 from gguf_models import SMALL, TinyModel
 from programs import LONG
 from subquant.commands import console
-from subquant.errors import ExecutionError, UnsupportedError
+from subquant.errors import ExecutionError, UnsupportedError, UsageError
 from subquant.formats.gguf import read_gguf
 from subquant.models import Model, Session, load, packaged
 from subquant.models.tokenizer import Tokenizer
@@ -141,6 +141,8 @@ def test_properties_have_no_vocabulary(model: Path, tmp_path: Path) -> None:
 
     def check(loaded: Model) -> None:
         assert loaded.properties == expected
+        with pytest.raises(UsageError, match=r"expected a text, or messages such as \{'role': "):
+            loaded.encode(["a", "b"])
         assert loaded.encode(PROMPT) == Tokenizer.from_properties(properties).encode(PROMPT)
         assert loaded.properties == expected
         raise Checked

@@ -311,6 +311,13 @@ def test_run_and_exec_check_arguments_alike(arguments: tuple[str, ...], message:
     assert fail(1, "run", "x.vmfb", *arguments) == f"error: {message}"
 
 
+def test_wrong_types_in_python() -> None:
+    assert CompileOptions(batch=4) == CompileOptions(batch="4")  # type: ignore[arg-type]
+    data = compile_to_bytes(PROGRAM)
+    with pytest.raises(UsageError, match=r"a file for each scope, .*, got 'x\.irpa'"):
+        subquant.load(data, parameters="x.irpa")  # type: ignore[arg-type]
+
+
 def test_compiled_text_has_no_file_name() -> None:
     line = fail(1, "exec", "x.mlir", "--target", "vulkan", "--device", "llvm-cpu", *ARGUMENTS)
     assert line == (

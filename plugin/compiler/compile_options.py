@@ -139,6 +139,7 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        object.__setattr__(self, "batch", str(self.batch))  # Python callers write batch=4
         for name in ("dims", "input_values", "iree_flags"):
             object.__setattr__(self, name, _texts(name, getattr(self, name)))
         if self.fuse_below_macs < 0:

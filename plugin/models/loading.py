@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,13 @@ class Model:
         """
         if isinstance(prompt, str):
             tokens = self.tokenizer.encode(prompt)
-        else:
+        elif all(isinstance(message, Mapping) for message in prompt):
             tokens = self.chat.encode(prompt)
+        else:
+            raise UsageError(
+                "expected a text, or messages such as {'role': 'user', 'content': 'Hello'}; "
+                "several texts are prompts of a TextBatch"
+            )
         if not tokens:
             raise UsageError("the prompt has no tokens; expected a text")
         if len(tokens) > self.context:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..core.files import kind_of, open_input, read_input, wrong_download
-from ..errors import InputError, quoted
+from ..errors import InputError, UsageError, quoted
 from ..isolation.child import ReportStep
 from ..numerics.element_types import Array
 from ..signature import REFLECTION_KEY, Signature, ValueType
@@ -97,9 +97,15 @@ def parameters_module(instance: Any, parameters: Mapping[str, str | os.PathLike[
 
     Raises:
         InputError: a file cannot be read, or IREE cannot mount it.
+        UsageError: the parameters are no mapping.
     """
     runtime = iree_runtime()
     providers = []
+    if not isinstance(parameters, Mapping):
+        raise UsageError(
+            f"expected parameters as a file for each scope, {{'model': 'model.irpa'}}, got "
+            f"{quoted(str(parameters))}"
+        )
     for scope, path in parameters.items():
         index = runtime.ParameterIndex()
         kind = _checked_format(path)
