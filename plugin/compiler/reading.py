@@ -98,7 +98,10 @@ def _check_options(options: ImportOptions, file: str) -> None:
         ("--every-tensor", options.every_tensor),
     ):
         if value:
-            raise UsageError(f"{name} is for .tflite and .onnx models", Place(file))
+            raise UsageError(
+                f"{name} is for .tflite and .onnx models; other programs keep their arguments",
+                None if file == "-" else Place(file),
+            )
 
 
 _OTHER_KINDS = {
