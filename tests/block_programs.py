@@ -91,7 +91,8 @@ def named(inputs, *, zeros=False, offsets=False):
 def reference(x, q, scales, block, zeros=None, offsets=None, activation_block=None):
     """Sums of float64, of activations that are rounded for each block, or `activation_block`."""
     rows, depth = x.shape
-    grouped = x.reshape(rows, -1, activation_block or block)
+    size = activation_block or block
+    grouped = x.reshape(rows, depth // size, size)
     row_scales = np.abs(grouped).max(2) * np.float32(1 / 127)
     row_scales[row_scales == 0] = 1
     rounded = np.rint(grouped / row_scales[:, :, None]).astype(np.float64)

@@ -183,7 +183,7 @@ WEIGHT_PANELS = {
     "whole": (product(370, 130, 48), 65),
     "whole, of a convolution": (convolution(IMAGE, drawn(3, 3, 64, 64), padding=(1, 1)), 288),
     "four panels of 640": (product(1100, 1280, 32), 160),
-    "eight panels": (product(1500, 2560, 16), 160),
+    "eight panels": (product(2000, 2560, 16), 160),
     "five panels": (product(1100, 1020, 40), 102),
     "strides": (convolution(drawn(1, 70, 70, 1280), drawn(1, 1, 1280, 16), strides=(2, 2)), 160),
     "images": (convolution(IMAGE, drawn(3, 3, 64, 32), padding=(1, 1)), None),
