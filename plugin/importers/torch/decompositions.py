@@ -227,7 +227,12 @@ def _roll(values: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Te
         flat = _roll(values.reshape(-1), shifts, [0])
         return flat.reshape(values.shape)
     for shift, axis in zip(shifts, dims, strict=True):
-        size = int(values.shape[axis])
+        size = values.shape[axis]
+        if isinstance(size, torch.SymInt):
+            positions = torch.remainder(torch.arange(size) - shift, size)
+            positions = _per_axis(positions, values.dim(), axis).expand(values.shape)
+            values = torch.gather(values, axis, positions)
+            continue
         start = -shift % size if size else 0
         if start:
             pieces = values.narrow(axis, start, size - start), values.narrow(axis, 0, start)
@@ -320,7 +325,8 @@ def decomposition_table() -> Table:
         aten.avg_pool1d.default: pooling.avg_pool,
         aten.avg_pool2d.default: pooling.avg_pool,
         aten.avg_pool3d.default: pooling.avg_pool,
-        aten._adaptive_avg_pool3d.default: pooling.adaptive_avg_pool3d,
+        aten._adaptive_avg_pool2d.default: pooling.adaptive_avg_pool,
+        aten._adaptive_avg_pool3d.default: pooling.adaptive_avg_pool,
         aten.adaptive_max_pool2d.default: pooling.adaptive_max_pool,
         aten.adaptive_max_pool3d.default: pooling.adaptive_max_pool,
     }

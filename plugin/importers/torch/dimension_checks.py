@@ -22,6 +22,7 @@ from ... import emit
 from ...core._mlir import Value, ir
 from ...emit import ArrayLike, linalg
 from ...emit.operation import INDEX, tensor_type, value
+from ...emit.vectors import quotient, remainder
 from ...errors import UnsupportedError
 
 _TENSOR = re.compile(r"!torch\.vtensor<\[([\d,?]*)\],(.+)>")
@@ -49,7 +50,12 @@ def check_dimensions(program: ExportedProgram, arguments: Mapping[str, Value]) -
     ):
         label = f"dimension {axis} of argument '{name}'"
         size = _size(argument, axis)
-        symbol, *further = formula.free_symbols
+        symbol, *further = formula.free_symbols or [None]
+        if symbol is None:
+            raise UnsupportedError(
+                f"{label} is dynamic, but an operator of the program fixes it to {formula}; "
+                "export the module without that dimension in dynamic_shapes"
+            )
         factor, offset = _linear(formula, symbol) if not further else (0, 0)
         if not factor:
             raise UnsupportedError(
@@ -64,9 +70,9 @@ def check_dimensions(program: ExportedProgram, arguments: Mapping[str, Value]) -
             continue
         number = size - offset
         if factor != 1:
-            holds = number % factor == 0
+            holds = remainder(number, factor) == 0
             linalg.check(holds.value, f"{label} less {offset} must be a multiple of {factor}")
-            number = number // factor
+            number = quotient(number, factor)
         symbols[symbol] = (label, number)
         _check_range(label, size, program.range_constraints.get(formula))
 

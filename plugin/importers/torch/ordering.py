@@ -138,9 +138,9 @@ def _median(*, ignores_nan: bool) -> Callable[..., Any]:
         if values.is_floating_point():
             nans = torch.isnan(values).to(torch.int64).sum(dim, keepdim=True)
             if ignores_nan:
-                middle = torch.clamp((size - 1 - nans) // 2, min=0)
+                middle = torch.clamp((-nans + (size - 1)) // 2, min=0)
             else:
-                middle = torch.where(nans > 0, size - nans, middle)
+                middle = torch.where(nans > 0, -nans + size, middle)
         return _element_of_order(values, dim, keepdim, middle)
 
     return decomposed

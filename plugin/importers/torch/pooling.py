@@ -95,8 +95,7 @@ def max_pool_with_indices(
         return NotImplemented if stride else operator(values, kernel, kernel, padding, dilation)
     axes = _axes(values, kernel, stride, padding, dilation, ceil_mode)
     rank = len(axes)
-    lowest = -torch.inf if values.is_floating_point() else torch.iinfo(values.dtype).min
-    padded = _pad(values, axes, lowest)
+    padded = _pad(values, axes, _lowest(values))
     steps = [axis.stride for axis in axes], [0] * rank, [axis.dilation for axis in axes]
     pooled, offsets = operator(padded, kernel, *steps)
     indices, scale = torch.zeros_like(offsets), 1
@@ -133,10 +132,23 @@ def avg_pool(
     return total
 
 
-def adaptive_avg_pool3d(values: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Average along one axis after the other: windows are boxes."""
-    for axis, count in zip((-3, -2, -1), sizes, strict=True):
-        size = int(values.shape[axis])
+def adaptive_avg_pool(values: Tensor, sizes: Sequence[int]) -> Any:
+    """Average along one axis after the other: windows are boxes.
+
+    torch-mlir takes the windows of a dynamic axis for equal ones, without a message.
+    """
+    extents = values.shape[-len(sizes) :]
+    if len(sizes) == 2 and not any(isinstance(size, torch.SymInt) for size in extents):
+        return NotImplemented
+    dtype = values.dtype
+    for axis, count in zip(range(-len(sizes), 0), sizes, strict=True):
+        size = values.shape[axis]
+        if isinstance(size, torch.SymInt):
+            is_inside, elements = _dynamic_windows(values.to(torch.float32), axis, count)
+            total = torch.where(is_inside, elements, 0.0).sum(-1)
+            means = total / is_inside.to(torch.float32).sum(-1)
+            values = means.movedim(-1, axis).to(dtype)
+            continue
         windows = [(n * size // count, -(-(n + 1) * size // count)) for n in range(count)]
         averages = [values.narrow(axis, start, end - start) for start, end in windows]
         values = torch.cat([part.mean(axis, keepdim=True) for part in averages], axis)
@@ -148,7 +160,7 @@ def adaptive_max_pool(values: Tensor, sizes: Sequence[int]) -> Any:
     rank = len(sizes)
     extents = values.shape[-rank:]
     if any(isinstance(size, torch.SymInt) for size in extents):
-        return NotImplemented
+        return _dynamic_maxima(values, sizes)
     pairs = list(zip(extents, sizes, strict=True))
     if rank == 2 and not any(size % count for size, count in pairs):
         return NotImplemented  # equal windows, which torch-mlir lowers
@@ -166,6 +178,41 @@ def _adaptive_windows(size: int, count: int) -> Tensor:
     ends = torch.div(scaled + (size + count - 1), count, rounding_mode="floor")
     width = max(-(-(n + 1) * size // count) - n * size // count for n in range(count))
     return torch.minimum(starts[:, None] + torch.arange(width), ends[:, None] - 1)
+
+
+def _dynamic_windows(values: Tensor, axis: int, count: int) -> tuple[Tensor, Tensor]:
+    """Return the elements of windows of a dynamic axis: a mask, and the axis moved to the end.
+
+    Returns:
+        The mask ``[count, size]``, and a view ``[..., 1, size]``.
+    """
+    size = values.shape[axis]
+    scaled = torch.arange(count)[:, None] * size
+    starts = torch.div(scaled, count, rounding_mode="floor")
+    ends = torch.div(scaled + (size + count - 1), count, rounding_mode="floor")
+    positions = torch.arange(size)
+    is_inside = torch.logical_and(positions >= starts, positions < ends)
+    return is_inside, values.movedim(axis, -1).unsqueeze(-2)
+
+
+def _dynamic_maxima(values: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Take the maxima along one axis after the other, from the last, and their flat indices."""
+    rank, lowest = len(sizes), _lowest(values)
+    indices, stride = torch.zeros_like(values, dtype=torch.int64), 1
+    for axis in range(-1, -rank - 1, -1):
+        extent = values.shape[axis]
+        is_inside, elements = _dynamic_windows(values, axis, sizes[axis])
+        elements = torch.where(is_inside, elements, lowest)
+        position = torch.argmax(elements, -1)
+        values = torch.amax(elements, -1).movedim(-1, axis)
+        indices = torch.gather(indices.movedim(axis, -1), -1, position) + position * stride
+        indices, stride = indices.movedim(-1, axis), stride * extent
+    return values, indices
+
+
+def _lowest(values: Tensor) -> float:
+    lowest: float = torch.iinfo(values.dtype).min if not values.is_floating_point() else -torch.inf
+    return lowest
 
 
 def _maxima(values: Tensor, windows: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -32,6 +32,23 @@ _DIRECTION = re.compile(r"#chlo<comparison_direction (\w+)>")
 _KIND = re.compile(r"#chlo<comparison_type (\w+)>")
 
 
+def write_iotas(module: Operation) -> None:
+    """Give the positions of a sort of dynamic shape the shape of its first operand.
+
+    torch-mlir writes them as an ``iota``, which StableHLO requires to have a static shape.
+    """
+    for sort in named(module, ["stablehlo.sort"]):
+        for number, operand in enumerate(sort.operands):
+            iota = producer_named(operand, "stablehlo.iota")
+            if iota is not None and _is_dynamic(operand.type):
+                with ir.InsertionPoint(sort), sort.location:
+                    shape = emit_stablehlo.extents(sort.operands[0])
+                    axis = {"iota_dimension": iota.attributes["iota_dimension"]}
+                    positions = value("stablehlo.dynamic_iota", [shape], operand.type, axis)
+                sort.operands[number] = positions
+                erase_unused(iota)
+
+
 def write_broadcasts(module: Operation) -> None:
     """Write ``chlo`` broadcasts of dynamic shapes as broadcasts and operations on elements."""
     for op in walk(module):

@@ -30,7 +30,7 @@ from ...errors import Remark, UnsupportedError
 from ..base import UNCHANGED, ModulePass, named, producer_named, walk
 from .constant_arithmetic import fold_constant_arithmetic
 from .constant_unpacking import fold_constant_unpacking
-from .dynamic_shapes import write_broadcasts, write_shapes
+from .dynamic_shapes import write_broadcasts, write_iotas, write_shapes
 from .float8_bytes import write_bytes
 from .hidden_constants import hide_constants, show_constants
 from .integer_convolutions import narrow_convolutions
@@ -142,9 +142,14 @@ class LegalizeTorch(ModulePass):
                 _check_lowered(module)
             manager = passmanager.PassManager.parse(f"builtin.module({text})")
             message = f"torch-mlir's '{text}' failed"
+            converts = "convert-torch-to-stablehlo" in text
+            manager.enable_verifier(not converts)  # write_iotas makes the module valid
             with translate_errors(UnsupportedError, message, reword=_reworded):
                 manager.run(module)
-            if "convert-torch-to-stablehlo" in text:
+                if converts:
+                    write_iotas(module)
+                    module.verify()
+            if converts:
                 write_broadcasts(module)
             elif "chlo-legalize" in text:
                 write_shapes(module)

@@ -1,0 +1,85 @@
+"""Operators on dynamic dimensions of PyTorch modules: results of eager PyTorch for other sizes.
+
+The operators are functions of one executable, which is compiled once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.utils import _pytree as pytree  # noqa: E402
+
+import subquant.torch  # noqa: E402  (needs torch)
+from subquant.errors import SubquantError  # noqa: E402
+
+BATCH = torch.export.Dim("batch", min=1, max=64)
+SIZE = torch.export.Dim("size", min=3, max=64)
+HEIGHT, WIDTH = (torch.export.Dim(name, min=4, max=64) for name in ("height", "width"))
+BLOCKS = torch.export.Dim("blocks", min=1, max=16)
+SEQUENCE, IMAGE = {0: BATCH, 1: SIZE}, {0: BATCH, 2: HEIGHT, 3: WIDTH}
+
+
+class Function(nn.Module):
+    """A function of one tensor as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+def blocks(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(x.shape[0], x.shape[1] // 4, 4, 3).amax(2)
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[int, Any], tuple[int, ...], Any]] = {
+    "average": (
+        lambda x: functional.adaptive_avg_pool2d(x, (2, 3)), IMAGE, (2, 3, 8, 8),
+        [(1, 3, 4, 4), (2, 3, 9, 16), (2, 3, 17, 5)],
+    ),
+    "blocks": (blocks, {0: BATCH, 1: 4 * BLOCKS}, (2, 8, 3), [(1, 4, 3), (3, 20, 3)]),
+    "maximum": (
+        lambda x: functional.adaptive_max_pool2d(x, (2, 3), return_indices=True),
+        IMAGE, (2, 3, 8, 8), [(1, 3, 4, 4), (2, 3, 9, 16), (2, 3, 17, 5)],
+    ),
+    "median": (lambda x: x.median(1), SEQUENCE, (2, 6, 3), [(1, 3, 3), (3, 16, 3)]),
+    "roll": (lambda x: x.roll((-2, 4), (0, 1)), SEQUENCE, (2, 6, 3), [(1, 3, 3), (3, 17, 3)]),
+    "sort": (lambda x: x.sort(1), SEQUENCE, (2, 6, 3), [(1, 3, 3), (3, 17, 3)]),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def compiled() -> subquant.torch.CompiledModule:
+    programs = {
+        name: torch.export.export(
+            Function(function).eval(), (torch.zeros(shape),), dynamic_shapes=(sizes,)
+        )
+        for name, (function, sizes, shape, _) in FUNCTIONS.items()
+    }
+    return subquant.torch.compile(programs)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_other_sizes_compute_as_eager_pytorch(name: str, compiled: Any) -> None:
+    function, _, example, shapes = FUNCTIONS[name]
+    generator = torch.Generator().manual_seed(1)
+    for shape in (example, *shapes):
+        x = torch.randn(shape, generator=generator)
+        x.view(-1)[5] = torch.nan
+        results = pytree.tree_leaves(compiled.call(name, x))
+        for result, expected in zip(results, pytree.tree_leaves(function(x)), strict=True):
+            torch.testing.assert_close(result, expected, rtol=2e-6, atol=1e-6, equal_nan=True)
+
+
+def test_a_size_that_is_no_multiple_is_refused(compiled: Any) -> None:
+    with pytest.raises(SubquantError, match=r"argument .x. less 0 must be a multiple of 4"):
+        compiled.call("blocks", torch.zeros(2, 18, 3))
