@@ -151,7 +151,7 @@ class _Compilation:
         program = cache.find_lowered(key)
         if program is None:
             program = compile_worker_program(self.options)
-            about = description("threads of a team", "", self.options)
+            about = description("worker pool program", "", self.options)
             with contextlib.suppress(InputError, OSError):  # as in `_compute`
                 cache.add_lowered(key, program, about)
         return program
