@@ -25,6 +25,8 @@ HEIGHT, WIDTH = (torch.export.Dim(name, min=4, max=64) for name in ("height", "w
 BLOCKS = torch.export.Dim("blocks", min=1, max=16)
 SEQUENCE, IMAGE = {0: BATCH, 1: SIZE}, {0: BATCH, 2: HEIGHT, 3: WIDTH}
 
+KERNELS = torch.randn(3, 2, 3, 3, generator=torch.Generator().manual_seed(2))
+
 
 class Function(nn.Module):
     """A function of one tensor as a module."""
@@ -53,6 +55,12 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[int, Any], tuple[int, ...], 
     ),
     "median": (lambda x: x.median(1), SEQUENCE, (2, 6, 3), [(1, 3, 3), (3, 16, 3)]),
     "roll": (lambda x: x.roll((-2, 4), (0, 1)), SEQUENCE, (2, 6, 3), [(1, 3, 3), (3, 17, 3)]),
+    "transposed": (
+        lambda x: functional.conv_transpose2d(x, KERNELS, stride=(3, 1), output_padding=(2, 0)),
+        IMAGE,
+        (2, 3, 8, 8),
+        [(1, 3, 5, 9)],
+    ),
     "sort": (lambda x: x.sort(1), SEQUENCE, (2, 6, 3), [(1, 3, 3), (3, 17, 3)]),
 }  # fmt: skip
 

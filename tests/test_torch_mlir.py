@@ -76,6 +76,30 @@ func.func @main() -> {tensor} {{
     assert "dense<0>" in text
 
 
+def test_output_paddings_still_are_reversed() -> None:
+    """`transforms.torch.output_paddings` reverses them before."""
+    images, weight = "!torch.vtensor<[1,1,?,?],f32>", "!torch.vtensor<[1,1,3,3],f32>"
+    pair, sizes = "(!torch.int, !torch.int)", "!torch.list<int>"
+    text = lowered(f"""
+func.func @main(%x: {images}, %w: {weight}) -> {images} {{
+  %two = torch.constant.int 2
+  %one = torch.constant.int 1
+  %zero = torch.constant.int 0
+  %true = torch.constant.bool true
+  %none = torch.constant.none
+  %stride = torch.prim.ListConstruct %two, %two : {pair} -> {sizes}
+  %padding = torch.prim.ListConstruct %zero, %zero : {pair} -> {sizes}
+  %dilation = torch.prim.ListConstruct %one, %one : {pair} -> {sizes}
+  %rows = torch.prim.ListConstruct %one, %zero : {pair} -> {sizes}
+  %0 = torch.aten.convolution %x, %w, %none, %stride, %padding, %dilation, %true, %rows, %one
+      : {images}, {weight}, !torch.none, {sizes}, {sizes}, {sizes}, !torch.bool, {sizes}, !torch.int
+      -> {images}
+  return %0 : {images}
+}}
+""")
+    assert "pad = [[2, 2], [2, 3]]" in text  # expected [[2, 3], [2, 2]]
+
+
 def test_windows_that_end_outside_still_are_lost() -> None:
     """`importers.torch.pooling` pads the input for ``ceil_mode``."""
     images, result = "!torch.vtensor<[1,1,8,8],f32>", "!torch.vtensor<[1,1,4,4],f32>"

@@ -35,6 +35,7 @@ from .float8_bytes import write_bytes
 from .hidden_constants import hide_constants, show_constants
 from .integer_convolutions import narrow_convolutions
 from .negative_indices import normalize_indices
+from .output_paddings import reverse_output_paddings
 from .remainders import write_remainders
 from .sort_order import order_sorts
 from .static_shapes import erase_identities, write_static_shapes
@@ -135,6 +136,7 @@ class LegalizeTorch(ModulePass):
         register_upstream_passes()
         normalize_indices(module)
         write_remainders(module)
+        reverse_output_paddings(module)
         hide_constants(module)
         _check_pools(module)
         for number, text in enumerate(_PIPELINES):
