@@ -203,4 +203,4 @@ def test_a_failure_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     fail(1, "compile", "tangent.mlir")
     # Records without a description have digests of files of the environment, where they are old.
     fields = [record.fields for _, record in Cache("cache").records()]
-    assert {each["about"]["kind"] for each in fields if "about" in each} <= {"threads of a team"}
+    assert {each["about"]["kind"] for each in fields if "about" in each} <= {"worker pool program"}

@@ -22,7 +22,7 @@ from .console import progress_on, remark_printer, reproducer_of, say, source_of,
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.option(
     "-o",
-    "output",
+    "--output",
     metavar="FILE",
     help="Output file, - for standard output; or output folder for several models.  [default: "
     "MODEL.vmfb, or - for text]",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 @click.command("exec")
 @click.argument("model")
+@shared.run_options
 @shared.device_option()
 @click.option(
     "--interpret",
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     help="Evaluate with StableHLO's reference interpreter instead of IREE.",
 )
 @shared.compile_options
-@shared.run_options
 @shared.limit_options
 def command(
     model: str,

@@ -16,7 +16,7 @@ from .shared_options import json_option
 @click.argument("source")
 @click.option(
     "-o",
-    "output",
+    "--output",
     metavar="FILE.irpa",
     help="The output.  [default: the name of SOURCE with .irpa]",
 )

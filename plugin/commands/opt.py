@@ -28,7 +28,13 @@ from .shared_options import limit_options
     metavar="PIPELINE",
     help='Passes with options: "a{x=1},b"; also C++ passes of upstream and StableHLO.',
 )
-@click.option("-o", "output", default="-", metavar="FILE", help="The output.  [default: -]")
+@click.option(
+    "-o",
+    "--output",
+    default="-",
+    metavar="FILE",
+    help="The output, - for standard output.  [default: -]",
+)
 @click.option(
     "--split-input-file",
     is_flag=True,

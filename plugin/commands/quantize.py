@@ -42,7 +42,7 @@ _OF_WEIGHTS = (
 @click.argument("source")
 @click.option(
     "-o",
-    "output",
+    "--output",
     metavar="FILE",
     help="The output: an .irpa archive; of a language model also a .gguf file, or FOLDER/ for a "
     "checkpoint; of a network a .mlir file.  [default: the name of SOURCE with -qBITS.irpa, "
