@@ -92,6 +92,24 @@ def test_empty_tensors_have_an_empty_softmax(
     assert numpy_result(operator, [x], x, opset=opset, axis=axis).shape == shape
 
 
+@pytest.mark.parametrize(("shape", "sizes"), [((0, 2, 3), (0, 4, 3)), ((2, 0, 3), (2, 0, 6))])
+def test_empty_tensors_are_resized_and_compressed(
+    shape: tuple[int, ...], sizes: tuple[int, ...]
+) -> None:
+    x = np.zeros(shape, np.float32)
+    result, expected = result_of("Resize", [x, None, None, indices(*sizes)], constants=(3,))
+    assert result.shape == expected.shape == sizes
+    result, expected = result_of("Compress", [x, np.zeros(0, np.bool_)], axis=shape.index(0))
+    assert result.shape == expected.shape
+
+
+def test_an_empty_axis_is_not_resized_to_elements() -> None:
+    x = np.zeros((0, 4), np.float32)
+    inputs = [x, None, None, indices(1, 8)]
+    message = refusal_of("Resize", inputs, x, is_invalid=True, constants=(3,))
+    assert "resizes the shape [0, 4], which has no elements" in message
+
+
 @pytest.mark.parametrize("operator", ["QuantizeLinear", "DequantizeLinear"])
 def test_empty_tensors_are_quantized_by_axis(operator: str) -> None:
     x = np.zeros((1, 0, 2), np.float32 if operator == "QuantizeLinear" else np.int16)

@@ -86,6 +86,8 @@ def compressed(call: Call, condition: AnyArray) -> Operand:
                 f"has a condition of {condition.shape[0]} elements for {size} along {along}"
             )
         condition = condition[:size]
+    if not size:
+        return moved(call, lambda value: value.reshape(-1) if axis is None else value)
     if not condition.shape[0]:
         condition = np.zeros(size, np.bool_)
     positions, count = true_positions(condition)

@@ -112,8 +112,13 @@ def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
         call.input(1)  # other modes have no region
     if (scales is None) == (sizes is None):
         raise call.error("has scales and sizes, or none of them; expected one")
-    if any(shape[axis] < 1 for axis in axes):
+    if sizes is not None and any(
+        size and not shape[axis] for size, axis in zip(sizes, axes, strict=True)
+    ):
         raise call.error(f"resizes the shape {list(shape)}, which has no elements")
+    resized = [number for number, axis in enumerate(axes) if shape[axis]]  # others stay empty
+    axes, regions = [axes[number] for number in resized], [regions[number] for number in resized]
+    scales, sizes = (each and [each[number] for number in resized] for each in (scales, sizes))
     if sizes is not None:
         input_sizes = [int(size) for size in sizes]
         factors = [size / shape[axis] for size, axis in zip(sizes, axes, strict=True)]
