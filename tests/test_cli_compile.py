@@ -60,6 +60,8 @@ def test_emit_depends_on_the_options() -> None:
     assert "math.roundeven" not in text
     message = fail(2, "compile", "model.mlir", "--vulkan-target", "generic")
     assert message == "error: --vulkan-target needs --target vulkan\n"
+    message = fail(2, "compile", "model.mlir", "--fixed-point-rounding", "gemmlowp")
+    assert message == "error: --fixed-point-rounding needs --requantization fixed-point\n"
     vulkan = ("--target", "vulkan", "--vulkan-target", "generic")
     assert "--target-cpu is for" in fail(2, "exec", "model.mlir", *vulkan, "--target-cpu=haswell")
     text = succeed("compile", "model.mlir", "--emit", "mlir", *vulkan).stdout

@@ -106,6 +106,7 @@ def pop_values(declaration: type[Options], options: dict[str, Any]) -> dict[str,
 
 
 _TARGET_CPU = CompileOptions.__dataclass_fields__["target_cpu"]
+_FIXED_POINT_ROUNDING = CompileOptions.__dataclass_fields__["fixed_point_rounding"]
 _VULKAN_TARGET = CompileOptions.__dataclass_fields__["vulkan_target"]
 
 compile_options = options_of(
@@ -128,12 +129,15 @@ def make_compile_options(**options: Any) -> CompileOptions:
     """Construct `CompileOptions`; the Vulkan target ``auto`` is this machine's device.
 
     Raises:
-        UsageError: an option is for another target.
+        UsageError: an option is for another target, or has no effect without another option.
     """
     if options["target"] != "vulkan" and options["vulkan_target"] is not None:
         raise UsageError("--vulkan-target needs --target vulkan")
     if options["target"] == "vulkan" and options["target_cpu"] != _TARGET_CPU.default:
         raise UsageError("--target-cpu is for --target llvm-cpu, got --target vulkan")
+    is_exact = options["requantization"] == "exact"
+    if is_exact and options["fixed_point_rounding"] != _FIXED_POINT_ROUNDING.default:
+        raise UsageError("--fixed-point-rounding needs --requantization fixed-point")
     if options["vulkan_target"] == "auto":
         options["vulkan_target"] = None
         if options["target"] == "vulkan":
