@@ -54,6 +54,12 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[int, Any], tuple[int, ...], 
         IMAGE, (2, 3, 8, 8), [(1, 3, 4, 4), (2, 3, 9, 16), (2, 3, 17, 5)],
     ),
     "median": (lambda x: x.median(1), SEQUENCE, (2, 6, 3), [(1, 3, 3), (3, 16, 3)]),
+    "resized": (
+        lambda x: functional.interpolate(x, scale_factor=(2, 3), mode="nearest"),
+        IMAGE,
+        (2, 2, 4, 5),
+        [(1, 2, 7, 4)],
+    ),
     "roll": (lambda x: x.roll((-2, 4), (0, 1)), SEQUENCE, (2, 6, 3), [(1, 3, 3), (3, 17, 3)]),
     "transposed": (
         lambda x: functional.conv_transpose2d(x, KERNELS, stride=(3, 1), output_padding=(2, 0)),

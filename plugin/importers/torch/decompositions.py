@@ -21,6 +21,7 @@ from .half_precision import half_operators
 from .indexing import indexing_operators
 from .integer_convolution import decompose_convolution
 from .ordering import ordering_operators
+from .resizing import resizing_operators
 from .scattering import scattering_operators
 from .special_functions import special_functions
 from .unsigned_bytes import unsigned_operators
@@ -330,6 +331,7 @@ def decomposition_table() -> Table:
         aten.adaptive_max_pool2d.default: pooling.adaptive_max_pool,
         aten.adaptive_max_pool3d.default: pooling.adaptive_max_pool,
     }
+    table |= resizing_operators(table)
     return table | half_operators(table) | unsigned_operators(table)
 
 

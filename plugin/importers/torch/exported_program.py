@@ -16,6 +16,7 @@ results (``logits``, ``cache.0.key``).
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -118,7 +119,7 @@ def _import_program(
         try:
             function = importer.import_program(program, func_name=name).operation
         except (NotImplementedError, TypeError, AssertionError, KeyError) as error:
-            raise UnsupportedError(f"torch-mlir cannot import the program: {error}") from None
+            raise UnsupportedError(_reason(error)) from None
         tensors.move_stores(function)
         block = function.regions[0].blocks[0]
         with ir.InsertionPoint.at_block_begin(block):
@@ -126,6 +127,17 @@ def _import_program(
         for attribute, listed in zip(NAMES_ATTRIBUTES, names, strict=True):
             texts = [ir.StringAttr.get(each) for each in listed]
             function.attributes[attribute] = ir.ArrayAttr.get(texts)
+
+
+def _reason(error: Exception) -> str:
+    """Return why torch-mlir cannot import a program, in a sentence."""
+    match = re.search(r"Unimplemented call_function: target=<[\w-]* ?function (\w+)", str(error))
+    if match is None:
+        return f"torch-mlir cannot import the program: {error}"
+    return (
+        f"the program computes a dynamic size by {match.group(1)}, which torch-mlir does not "
+        "import; compute sizes by sums, products and // of integers"
+    )
 
 
 def _drop_constant_results(program: ExportedProgram) -> None:
