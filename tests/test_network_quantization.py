@@ -366,7 +366,7 @@ def test_a_network_without_layers_for_integers() -> None:
         subquant.quantize_network(model, [np.zeros((4, 4), np.float32)])
     with pytest.raises(InputError, match=r"can be quantized: .*: it is quantized already"):
         subquant.quantize_network(small_images()[0].bytecode, [small_images()[1]])
-    with pytest.raises(UsageError, match=r"a dynamic batch is for \.onnx and \.tflite files"):
+    with pytest.raises(UsageError, match=r"batch is for \.tflite and \.onnx models"):
         subquant.quantize_network(small_images()[0].float_bytecode, [], batch="dynamic")
 
 
