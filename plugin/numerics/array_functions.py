@@ -119,6 +119,15 @@ def bits_of(value: AnyArray, element: ElementType) -> AnyArray:
     return np.asarray(value).view(element.dtype)
 
 
+def bits_rounded_to_bf16(value: AnyArray) -> AnyArray:
+    """Round f32 to the nearest bf16 (ties to even): i32, whose upper half has the bits of the bf16.
+
+    The lower half is no part of the result. NaN may become other numbers.
+    """
+    bits = bits_of(value, I32)
+    return bits + (((bits >> 16) & 1) + 0x7FFF)
+
+
 def rounded_product(left: AnyArray, right: AnyArray) -> AnyArray:
     """Multiply f32, rounded before anything is added.
 

@@ -39,7 +39,7 @@ import numpy as np
 
 from ..core.option_fields import KvCache
 from ..errors import UnsupportedError, UsageError, expected_name
-from .array_functions import bits_of, convert, truncate
+from .array_functions import bits_of, bits_rounded_to_bf16, convert, truncate
 from .element_types import F16, F32, I8, I32, AnyArray, ElementType
 
 _GROUP = 32
@@ -144,8 +144,7 @@ class CacheFormat:
 
 def _scale_bits(greatest: AnyArray, scale: AnyArray) -> AnyArray:
     """Round the scales of groups of some greatest magnitudes to bf16; return its bits as int32."""
-    bits = bits_of(scale, I32)
-    rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
+    rounded = bits_rounded_to_bf16(scale) >> 16
     scaled = np.where(greatest < np.float32(_MIN_SCALED), 0, rounded)
     return np.where(greatest < np.float32(np.inf), scaled, _NAN)
 

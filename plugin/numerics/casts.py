@@ -40,7 +40,15 @@ import numpy.typing as npt
 
 from ..core.option_fields import Rounding
 from ..errors import UsageError
-from .array_functions import bits_of, both, convert, is_known, is_zero, truncate
+from .array_functions import (
+    bits_of,
+    bits_rounded_to_bf16,
+    both,
+    convert,
+    is_known,
+    is_zero,
+    truncate,
+)
 from .element_types import BF16, F16, F32, F64, I32, I64, U32, AnyArray, Array, ElementType
 from .parameters import ExpressedType, QuantizationParameters, StorageType, spread_blocks
 
@@ -207,9 +215,7 @@ class Cast:
 
 def round_to_bf16(value: AnyArray) -> AnyArray:
     """Round an f32 to the nearest bf16 (ties to even), which is an f32 of 8 significant bits."""
-    bits = bits_of(value, I32)
-    last = (bits >> 16) & 1
-    rounded = bits_of((bits + (last + 0x7FFF)) & -0x10000, F32)
+    rounded = bits_of(bits_rounded_to_bf16(value) & -0x10000, F32)
     return np.where(value != value, value, rounded)
 
 

@@ -6,9 +6,8 @@ Cause: IREE 3.13 computes bf16 in f32, and folds ``extf(truncf(x))`` to ``x``, e
 too.
 Test: tests/test_iree_limits_numbers.py::test_roundings_to_bf16_are_still_omitted
 
-A step of the quantized type is more than the last bit of bf16. So the results of operations between
-a tensor, its extrema, its scale and its integers are rounded by integer arithmetic, which IREE
-keeps::
+A quotient that is rounded to bf16 may be another integer than one that is not. Scales, zero points
+and quotients are therefore rounded by integer arithmetic, which IREE keeps::
 
     %t = stablehlo.multiply %x, %reciprocal : tensor<4xbf16>
     %q = stablehlo.round_nearest_even %t : tensor<4xbf16>
