@@ -8,6 +8,7 @@ Runtime, or of ONNX's reference evaluator where it refuses.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ _RENAMED = {"linear": "bilinear", "cubic": "bicubic"}
 """Modes of GridSample that had other names before operator set 20."""
 
 
+@functools.cache
 def versions(operator: str) -> list[int]:
     """Return the first operator set of each version of an operator, from `OLDEST` on."""
     first_sets = {
