@@ -291,6 +291,9 @@ MIXED = {
                    "node 6 (DynamicQuantizeLinear) 'the DynamicQuantizeLinear' computes 's'"),
     "one row": ([node("Reshape", ["r", "one"], ["y"])], "node 6 (Reshape) 'the Reshape' computes"),
     "order": ([*ROWS, node("Hardmax", ["m"], ["y"], axis=0)], "node 8 (Hardmax) 'the Hardmax'"),
+    "the size": ([*ROWS, node("Shape", ["m"], ["s"]), node("Cast", ["s"], ["e"], to=1),
+                  node("ReduceMin", ["e"], ["n"]), node("Mul", ["m", "n"], ["y"])],
+                 "'the Mul' computes with 'n', which depends on the batch"),
     "another axis": ([node("Transpose", ["r"], ["y"], perm=[1, 0, 2, 3])],
                      "the result 'y' has no batch in its first dimension"),
 }  # fmt: skip

@@ -65,6 +65,17 @@ def after_a_move(name: str, options: str, axis: object, **values: object) -> byt
     return graph.model([operand], [result])
 
 
+def times_the_batch(index: int) -> bytes:
+    """The product of ``[batch, 3]`` and one of its sizes."""
+    graph = Graph()
+    operand = graph.tensor((1, 3), "float32")
+    _, sizes = graph.apply("SHAPE", [operand], [((2,), "int32")], "ShapeOptions", outType=2)
+    _, floats = graph.apply("CAST", sizes, [f32(2)], "CastOptions")
+    _, size = graph.apply("GATHER", [*floats, [index]], [f32(1)], "GatherOptions")
+    _, results = graph.apply("MUL", [operand, *size], [f32(1, 3)], "MulOptions")
+    return graph.model([operand], results)
+
+
 ALONE = "is not known to compute each element of the batch alone; give --batch a number"
 IN_FRONT = "has no batch in its first dimension; give --batch a number"
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
@@ -97,6 +108,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: one_operator("TILE", [f32(1, 3), [2, 1]], [f32(2, 3)], "TileOptions"),
         rf"\(TILE\) {ALONE}",
     ),
+    "a product with the size of the batch": (lambda: times_the_batch(0), rf"3 \(MUL\) {ALONE}"),
     "a batch behind others": (
         lambda: one_operator("EXPAND_DIMS", [f32(1, 3), [0]], [f32(1, 1, 3)], "ExpandDimsOptions"),
         IN_FRONT,
@@ -120,3 +132,27 @@ def test_a_batch_is_followed_through_moves() -> None:
     _, [flat] = graph.apply("RESHAPE", [operand, [3]], [f32(3)], "ReshapeOptions")
     _, [row] = graph.apply("RESHAPE", [flat, [1, 3]], [f32(1, 3)], "ReshapeOptions")
     write_dynamic(graph.model([operand], [total, row]))
+
+
+def test_a_size_of_the_batch_may_be_a_shape() -> None:
+    """Ones of the shape of the operand, and another dimension size than the batch."""
+    write_dynamic(times_the_batch(1))
+    graph = Graph()
+    operand = graph.tensor((1, 3), "float32")
+    _, sizes = graph.apply("SHAPE", [operand], [((2,), "int32")], "ShapeOptions", outType=2)
+    _, ones = graph.apply("FILL", [*sizes, np.float32([1])], [f32(1, 3)], "FillOptions")
+    _, results = graph.apply("ADD", [operand, *ones], [f32(1, 3)], "AddOptions")
+    write_dynamic(graph.model([operand], results))
+
+
+def test_a_reshape_that_mixes_a_batch_is_refused() -> None:
+    """The shape of the file, ``[1, 2, 3]``, is one of a transposed batch of 1 alone."""
+    graph = Graph()
+    operand = graph.tensor((1, 2, 3), "float32")
+    _, moved = graph.apply("TRANSPOSE", [operand, [1, 0, 2]], [f32(2, 1, 3)], "TransposeOptions")
+    _, results = graph.apply("RESHAPE", [*moved, [1, 2, 3]], [f32(1, 2, 3)], "ReshapeOptions")
+    data = read_tflite(graph.model([operand], results))
+    write_module(data, create_context(), ImportOptions(batch="1"))
+    message = r"1 \(RESHAPE\) gives \[2, 4, 3\] the shape \[-1, 2, 3\], which mixes elements"
+    with pytest.raises(InputError, match=message):
+        write_module(data, create_context(), ImportOptions(batch="4"))

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from .. import emit
 from ..core._mlir import Value, ir
 from ..emit import linalg
 from ..emit.operation import create, with_shape
 from ..errors import Place, UnsupportedError
+from ..numerics.element_types import Array
 
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
 
@@ -28,6 +31,22 @@ _DYNAMIC = ir.ShapedType.get_dynamic_size()
 def dynamic_type(type_: ir.Type) -> ir.Type:
     """Return a tensor type with a dynamic first dimension."""
     return _with_batch(type_, _DYNAMIC)
+
+
+def is_alike_in_batches(one: Array, many: Array, batch: int) -> bool:
+    """Return True if a constant has the same elements for each element of a batch.
+
+    Args:
+        one: the constant in a program for one element.
+        many: the constant in a program for several elements: equal, or repeated along an axis.
+        batch: the size of the batch of `many`.
+    """
+    if one.ndim != many.ndim:
+        return False
+    differing = [axis for axis, n in enumerate(one.shape) if n != many.shape[axis]]
+    for axis in differing[:1]:
+        one = np.repeat(one, batch, axis=axis)
+    return one.shape == many.shape and np.array_equal(one, many, equal_nan=one.dtype.kind in "fc")
 
 
 def write_loop(

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...errors import Place, UnsupportedError
+from ...numerics.element_types import Array
+from ..batch_loop import is_alike_in_batches
 from .reading.model import Model, Node
 
 _Shape = tuple[int, ...]
@@ -20,10 +22,15 @@ _Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorTrace:
-    """A tensor of a program that has been written; a constant one depends on no argument."""
+    """A tensor of a program that has been written; one with a value depends on no argument."""
 
     shape: _Shape
-    is_constant: bool
+    value: Array | None
+
+    @property
+    def is_constant(self) -> bool:
+        """The tensor depends on no argument."""
+        return self.value is not None
 
 
 def batch_unlike_sizes(model: Model) -> int:
@@ -58,7 +65,19 @@ def check_batch(
     for node in model.nodes:
         input_axes = {index: axes[name] for index, name in enumerate(node.inputs) if name in axes}
         outputs = [name for name in node.outputs if name and not many[name].is_constant]
-        if not input_axes or not outputs:
+        if not outputs:
+            continue
+        for index, name in enumerate(node.inputs):
+            if (node.operator, index) in _SHAPE_INPUTS or name not in one:
+                continue
+            values = one[name].value, many[name].value
+            if not (
+                values[0] is None
+                or values[1] is None
+                or is_alike_in_batches(values[0], values[1], batch)
+            ):
+                raise refusal(f"{node} computes with '{name}', which depends on the batch")
+        if not input_axes:
             continue
         output_axes: dict[str, int] = {}
         for name in outputs:
@@ -243,6 +262,12 @@ def _recurrent(node: _BatchedNode) -> bool:
         results.get(name) == axis for name, axis in node.output_axes.items()
     )
 
+
+_SHAPE_INPUTS = {
+    ("ConstantOfShape", 0), ("Expand", 1), ("Reshape", 1), ("Resize", 3), ("Slice", 2),
+    ("Split", 1), ("Tile", 1),
+}  # fmt: skip
+"""Inputs that state sizes of results, which two traces show, by operator and number."""
 
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(

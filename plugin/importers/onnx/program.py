@@ -167,7 +167,9 @@ def _trace(model: Model, options: ImportOptions, batch: int) -> dict[str, Tensor
     options = replace(options, batch=str(batch), every_tensor=True)
 
     def add(name: str, value: AnyArray) -> None:
-        traces[name] = TensorTrace(tuple(value.shape), is_known(value))
+        traces[name] = TensorTrace(
+            tuple(value.shape), np.asarray(value) if is_known(value) else None
+        )
 
     with ir.InsertionPoint(module.body):
         arguments = arguments_of(model, options)

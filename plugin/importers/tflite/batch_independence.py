@@ -13,9 +13,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import SubquantError, UnsupportedError
+from ...errors import SubquantError
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray
+from .batch_constants import BatchConstants, refusal
 from .call import Call
 from .operand import ComplexValue
 from .operators.shapes import reshaped_sizes
@@ -27,10 +28,15 @@ _PROBE_BATCH = 1_000_003
 
 
 class BatchAxes:
-    """Batch axes of the values of a program for one element."""
+    """Batch axes of the values of a program for one element.
 
-    def __init__(self) -> None:
+    Args:
+        compute: the computation of an operator, for constants of another batch.
+    """
+
+    def __init__(self, compute: Callable[[Call], Sequence[AnyArray]]) -> None:
         self._axes: dict[int, tuple[Any, int]] = {}  # by identity; the value is kept alive
+        self._constants = BatchConstants(compute)
 
     def start(self, argument: AnyArray) -> None:
         """Record an argument with the batch in front."""
@@ -46,6 +52,10 @@ class BatchAxes:
         entries = {n: self._axes.get(id(each.value)) for n, each in pairs}
         axes = {n: entry[1] for n, entry in entries.items() if entry is not None}
         computed = [each for each in results if not _is_constant(each)]
+        if not computed:
+            self._constants.record(call, results, axes.get(0, _NO_AXIS))
+        else:
+            self._constants.check_uses(call)
         if not axes or not computed:
             return
         if call.operator.name in _CALLS and all(id(each) in self._axes for each in computed):
@@ -56,10 +66,7 @@ class BatchAxes:
         else:
             axis = None if rule is None else rule(call, axes)
         if axis is None:
-            raise call.error(
-                "is not known to compute each element of the batch alone; give --batch a number",
-                UnsupportedError,
-            )
+            raise refusal(call)
         for each in computed:
             self._axes[id(each)] = (each, axis)
 

@@ -84,7 +84,7 @@ class Program(GraphEvaluator):
         self._variable_tensors = interpreter._variable_tensors
         self._computed_operators |= interpreter._computed_operators
         self._globals: set[str] = set()
-        self.batch_axes = BatchAxes() if options.batch == "dynamic" else None
+        self.batch_axes = BatchAxes(self._compute) if options.batch == "dynamic" else None
 
     def _compute_checked(self, call: Call) -> list[AnyArray]:
         """Compute an operator; with a dynamic batch, each of its elements alone."""

@@ -28,10 +28,31 @@ def _batched_shape(call: Call, shape: Sequence[int], count: int) -> tuple[int, .
         sizes = list(signature) if len(signature) == len(sizes) else sizes
         if -1 not in sizes and sizes and sizes[0] == 1:  # the file states a batch of 1
             sizes[0] = -1
+        if -1 in sizes and not _keeps_elements(call, sizes):
+            raise call.error(
+                f"gives {list(call.input(0).shape)} the shape {sizes}, which mixes elements of the "
+                "dimension whose size was set"
+            )
     rest = math.prod(n for n in sizes if n != -1)
     if sizes.count(-1) > 1 or (rest and count % rest) or (-1 not in sizes and rest != count):
         raise call.error(f"cannot give {count} elements the shape {sizes}")
     return tuple(count // rest if n == -1 and rest else max(n, 0) for n in sizes)
+
+
+def _keeps_elements(call: Call, sizes: Sequence[int]) -> bool:
+    """Return False if elements of the operand are in others of the result, whose sizes have a -1.
+
+    The operand is ``[outer, N * a, inner]`` and has ``[outer, a, inner]`` in the file, the result
+    ``[outer', N * b, inner']`` and ``[outer', b, inner']``. The elements along N are the same if
+    ``a * inner == b * inner'``.
+    """
+    shape, stated = call.input(0).shape, call.input(0).tensor.shape
+    if len(shape) != len(stated) or len(sizes) != len(call.output.shape):
+        return True
+    axis = next((axis for axis, size in enumerate(shape) if size != stated[axis]), None)
+    return axis is None or (
+        math.prod(stated[axis:]) == math.prod(call.output.shape[sizes.index(-1) :])
+    )
 
 
 @importer("RESHAPE")
