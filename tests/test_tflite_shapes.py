@@ -11,6 +11,7 @@ import pytest
 from litert import LiteRt, zeros
 from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError
+from subquant.importers.options import ImportOptions
 from subquant.importers.tflite import write_module
 from subquant.importers.tflite.reading.model import read_tflite
 from tflite_builder import f32, file_of, one_operator, read_object
@@ -92,6 +93,17 @@ REFUSED: Mapping[str, tuple[Callable[[], bytes], str]] = {
     "a shape of other channels": (
         lambda: transposed([2, 4, 4, 5], 3), r"has the shape \[2, 4, 4, 5\] of its result for 2",
     ),
+    "an update at two indices": (
+        lambda: one_operator("SCATTER_ND", [np.array([[0], [2]], np.int32), f32(1, 3), [4, 3]],
+                             [f32(4, 3)], "ScatterNdOptions"),
+        r"has updates of \[1, 3\], expected \[2, 3\]",
+    ),
+    "a value at two indices": (
+        lambda: one_operator("SPARSE_TO_DENSE", [np.array([[0], [2]], np.int32), [4], f32(1),
+                                                 np.zeros((), np.float32)],
+                             [f32(4)], "SparseToDenseOptions"),
+        r"has \[1\] values for 2 indices",
+    ),
     "a shape of other batches": (
         lambda: transposed([1, 4, 4, 3], 3), r"has the shape \[1, 4, 4, 3\] of its result for 2",
     ),
@@ -169,3 +181,11 @@ def test_a_diagonal_of_recurrent_weights_is_refused_by_its_option() -> None:
     model.subgraphs[0].operators[0].builtinOptions.diagonalRecurrentTensors = True
     with pytest.raises(InputError, match=r"expected \[3\] \(diagonal_recurrent_tensors = True\)"):
         write_module(read_tflite(file_of(model)), create_context())
+
+
+@pytest.mark.parametrize("case", ["LSTM-plain-float32", "RNN-float32", "SVDF-int8"])
+def test_a_state_of_another_batch_is_refused(case: str) -> None:
+    """The states of three elements were given to a batch of 1."""
+    data = one_case(CASES[case], np.random.default_rng(0))
+    with pytest.raises(InputError, match=r"has a state of shape \[3, [36]\] for a batch of 1"):
+        write_module(read_tflite(data), create_context(), ImportOptions(batch="1"))

@@ -160,6 +160,9 @@ def scatter_nd(call: Call) -> AnyArray:
     depth = indices.shape[-1] if indices.shape else 0
     if not 0 < depth <= len(shape):
         raise call.error(f"has indices of {depth} numbers in {len(shape)} dimensions")
+    expected = (*indices.shape[:-1], *shape[depth:])
+    if updates.shape != expected:
+        raise call.error(f"has updates of {list(updates.shape)}, expected {list(expected)}")
     _check_constant(call, indices, shape[:depth])
     rows = _linear_indices(indices.value.reshape((-1, depth)), shape[:depth])
     values = updates.value.reshape((-1, *shape[depth:]))
@@ -210,6 +213,8 @@ def sparse_to_dense(call: Call) -> AnyArray:
     count = rows.shape[0]
     if not count:
         return np.broadcast_to(default.value.reshape(()), tuple(shape))
+    if values.shape not in ((), (count,)):
+        raise call.error(f"has {list(values.shape)} values for {count} indices")
     updates = np.broadcast_to(values.value.reshape(-1), (count,))
     # Of several updates at one index the last wins: the one with the greatest number.
     numbers = np.arange(1, count + 1, dtype=np.int32)

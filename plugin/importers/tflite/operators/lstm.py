@@ -35,7 +35,7 @@ from ..call import Call, importer
 from ..operand import Operand
 from ..reading.model import Quantization
 from ..reading.schema import ACTIVATIONS
-from .recurrent import multiply_weights, run_both_directions, run_forward
+from .recurrent import initial_state, multiply_weights, run_both_directions, run_forward
 
 _INPUT, _FORGET, _CELL, _OUTPUT = range(4)  # gates, in the order of the operator's inputs
 _TANH = ACTIVATIONS.index("TANH")
@@ -107,7 +107,9 @@ def _run_lstm(
         )
     lstm = (_FloatLstm if call.input(0).is_float else _IntegerLstm)(call, indices)
     lstm.check_shapes()
-    states = [call.input(indices.state).value, call.input(indices.cell_state).value]
+    states = [
+        initial_state(call, index, sequence) for index in (indices.state, indices.cell_state)
+    ]
     weighted = [lstm.weighted_input(gate, sequence, auxiliary) for gate in lstm.gates]
     (state, cell_state), results = over_time(lstm.step, states, weighted)
     call.assign(indices.state, state)

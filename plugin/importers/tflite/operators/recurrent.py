@@ -45,6 +45,20 @@ def to_time_major(call: Call, index: int, *, time_major: bool) -> AnyArray:
     return sequence
 
 
+def initial_state(call: Call, index: int, sequence: AnyArray) -> AnyArray:
+    """Return a state ``[B, units]``, an input, for a sequence ``[T, B, I]``.
+
+    Raises:
+        InputError: the batches differ.
+    """
+    state = call.input(index)
+    if state.shape[:1] != sequence.shape[1:2]:
+        raise call.error(
+            f"has a state of shape {list(state.shape)} for a batch of {sequence.shape[1]}"
+        )
+    return state.value
+
+
 def run_forward(call: Call, run: Callable[[AnyArray], AnyArray]) -> AnyArray:
     """Return the results ``[T, B, O]`` of `run` on input 0, in the layout of that input."""
     time_major = bool(getattr(call.options, "time_major", False))
@@ -130,7 +144,7 @@ def _run_rnn(
         return [call.activated(weighted_input + multiply_weights(call, previous, first + 1))]
 
     steps = np.flip(weighted, (0,)) if backward else weighted
-    (last,), results = over_time(step, [call.input(state).value], [steps])
+    (last,), results = over_time(step, [initial_state(call, state, sequence)], [steps])
     call.assign(state, last)
     return np.flip(results, (0,)) if backward else results
 
@@ -153,7 +167,7 @@ def svdf(call: Call) -> AnyArray:
     if bias is not None and bias.shape != (filters // rank,):
         raise call.error(f"has a bias of shape {list(bias.shape)} for {filters // rank} units")
     batch = operand.shape[0]
-    history = state.value.reshape((batch, filters, memory))
+    history = initial_state(call, 4, operand.value[None]).reshape((batch, filters, memory))
 
     def append(latest: AnyArray) -> AnyArray:
         return np.concatenate([history[:, :, 1:], latest.reshape((batch, filters, 1))], axis=2)
