@@ -107,9 +107,7 @@ def _run_lstm(
         )
     lstm = (_FloatLstm if call.input(0).is_float else _IntegerLstm)(call, indices)
     lstm.check_shapes()
-    states = [
-        initial_state(call, index, sequence) for index in (indices.state, indices.cell_state)
-    ]
+    states = [initial_state(call, index, sequence) for index in (indices.state, indices.cell_state)]
     weighted = [lstm.weighted_input(gate, sequence, auxiliary) for gate in lstm.gates]
     (state, cell_state), results = over_time(lstm.step, states, weighted)
     call.assign(indices.state, state)
