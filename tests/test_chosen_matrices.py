@@ -77,7 +77,7 @@ def test_chosen_matrices_of_every_block_type(
         program(tensors, multiply, inputs(count)), plain(tensors, tmp_path), tmp_path,
         kernels=kernels, activations=activations, fuse_below_macs=0,
     )  # fmt: skip
-    assert len(re.findall(r"entry_points = \[@block_product", text)) == len(names)
+    assert len(re.findall(r"entry_points = \[@blockwise_gemm", text)) == len(names)
     assert "stablehlo.gather" not in text
     assert all("@" in name for name in Archive(archive))
     x = np.random.default_rng(1).normal(size=(count, ROWS, DEPTH)).astype(np.float32)
@@ -136,7 +136,7 @@ def test_chosen_matrices_of_floats(element: str, rows: int, cpu: Device, tmp_pat
             write_function("main", types, body)
     data, archive, text = compiled(module, plain([tensor], tmp_path), tmp_path)
     assert "stablehlo.gather" not in text
-    assert len(re.findall(r"entry_points = \[@block_product", text)) == 1
+    assert len(re.findall(r"entry_points = \[@blockwise_gemm", text)) == 1
     x = np.random.default_rng(1).normal(size=(len(CHOICES), rows, DEPTH)).astype(np.float32)
     reference = np.einsum("bmk,bnk->bmn", x, weight.astype(np.float64)[CHOICES])
     actual = Executable(data, cpu, {"model": archive})["main"](x, CHOICES)
@@ -155,7 +155,7 @@ def test_vulkan(vulkan: Device, tmp_path: Path) -> None:
                 module, plain(tensors, tmp_path), tmp_path,
                 target="vulkan", activations=activations,
             )  # fmt: skip
-            assert len(re.findall(r"entry_points = \[@thread_product", text)) == len(tensors)
+            assert len(re.findall(r"entry_points = \[@blockwise_gemm", text)) == len(tensors)
             x = np.random.default_rng(1).normal(size=(len(CHOICES), rows, DEPTH))
             executable = Executable(data, vulkan, {"model": archive})
             for name, tensor in zip(("Q4_K", "Q8_0"), tensors, strict=True):
@@ -171,7 +171,7 @@ def test_programs_without_kernels(cpu: Device, tmp_path: Path) -> None:
     tensors = [STACKS["Q4_0"]]
     module = program(tensors, multiply, inputs(len(CHOICES)))
     data, archive, text = compiled(module, plain(tensors, tmp_path), tmp_path, kernels="none")
-    assert "block_product" not in text
+    assert "blockwise_gemm" not in text
     x = np.random.default_rng(1).normal(size=(len(CHOICES), ROWS, DEPTH)).astype(np.float32)
     reference = expected(tensors[0], x, CHOICES)
     actual = Executable(data, cpu, {"model": archive})["Q4_0"](x, CHOICES)

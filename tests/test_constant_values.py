@@ -58,7 +58,7 @@ def check_all_is_done(w: InferenceTensor, rows: int) -> None:
         "is computed by a kernel (portable)"
     ]
     main = text[text.index("@main") :]
-    assert "block_product" in main
+    assert "blockwise_gemm" in main
     assert set(re.findall(r'= "?((?:[a-z]+)\.\w+)', main)) <= {"arith.constant", "flow.dispatch"}
 
 

@@ -154,7 +154,7 @@ def test_a_network_is_one_dispatch(network, instructions):
 def test_dispatches_stay_separate_on_request():
     """Two products have a kernel, and another one that copies their activations."""
     program, results = matrices()
-    assert "@joined" not in check(program, results, 4, kernels="portable", fuse_below_macs=0)
+    assert "@fused" not in check(program, results, 4, kernels="portable", fuse_below_macs=0)
     program, results = images()
     check(program, results, 3 + 4, kernels="portable", fuse_below_macs=0)
 

@@ -78,7 +78,7 @@ def test_a_block_of_one_token_is_one_dispatch(instructions, cpu):
         return y, one, two, inner, out, total
 
     main, text = compiled(function, x, scale, kernels=instructions)
-    assert calls(text) == ["joined"]
+    assert calls(text) == ["fused"]
     assert not re.findall(r"stablehlo\.(?:add|divide|multiply|reduce|sqrt|tanh)", text)
     y, one, two, inner, out, total = main(x, scale)
     reals = x.astype(np.float64)
@@ -121,7 +121,7 @@ def test_each_shape(cpu):
         return z, *(function(z) for function in SHAPES.values())
 
     main, text = compiled(function, x)
-    assert "joined" in calls(text)
+    assert "fused" in calls(text)
     z, *results = main(x)
     assert_close(z, product(x, matrix), 64)
     for name, function, each in zip(SHAPES, SHAPES.values(), results, strict=True):
@@ -150,7 +150,7 @@ def test_rotations(pairs, cpu):
         return z, whole, some, whole.astype(np.float16)
 
     main, text = compiled(function, x, *tables)
-    assert set(calls(text)) == {"joined"}
+    assert set(calls(text)) == {"fused"}
     z, whole, some, half = main(x, *tables)
     for result, size in ((whole, 32), (some, 48)):
         assert_close(result, rotated(z.astype(np.float64), *tables, size=size), 8)
@@ -164,7 +164,7 @@ def test_activations_of_several_products_are_quantized_once(cpu):
     x = np.random.default_rng(9).standard_normal((16, 64)).astype(np.float32)
     first, second = weight(2048, 64), weight(1024, 64, 1)
     main, text = compiled(lambda x: (linear(x, first), linear(x, second)), x)
-    assert sorted(calls(text)) == ["block_product", "block_product", "round_rows"]
+    assert sorted(calls(text)) == ["blockwise_gemm", "blockwise_gemm", "quantize_rows"]
     for result, matrix in zip(main(x), (first, second), strict=True):
         assert_close(result, product(x, matrix), 64)
 
@@ -202,7 +202,7 @@ def test_a_long_expression_is_split(cpu):
         return z, total
 
     main, text = compiled(function, x)
-    assert calls(text) == ["joined"]
+    assert calls(text) == ["fused"]
     z, total = main(x)
     assert_close(total, 2 * z.astype(np.float64), 64)  # a geometric sum
 
@@ -219,7 +219,7 @@ def test_rows_of_a_few_tokens_have_the_bits_of_one(cpu):
 
     single, _ = compiled(function, x[:1], scale)
     together, text = compiled(function, x, scale)
-    assert {"sum", "formula"} <= set(calls(text))
+    assert {"sum", "elementwise"} <= set(calls(text))
     results = together(x, scale)
     for number in range(8):
         for result, row in zip(results, single(x[number : number + 1], scale), strict=True):
@@ -238,7 +238,7 @@ def test_larger_m_and_other_programs_are_not_fused():
         module = trace_function(function, x, scale)
         choices = CompileOptions(activations="int8", **options)
         text = compile_to_bytes(module, choices, emit="mlir").decode()
-        assert not {"sum", "formula"} & set(calls(text))
+        assert not {"sum", "elementwise"} & set(calls(text))
         assert ("stablehlo.divide" in text) == bool(options)  # more tokens have a kernel of rows
 
 
@@ -340,7 +340,7 @@ def test_integers_and_booleans(cpu):
     """
     text, weight, functions = int8_program()
     lowered = compile_to_bytes(text, emit="mlir").decode()
-    assert calls(lowered) == ["joined", "joined"]
+    assert calls(lowered) == ["fused", "fused"]
     assert not re.findall(r"= stablehlo\.(?!constant|reshape|broadcast_in_dim)\w+", lowered)
     random = np.random.default_rng(4)
     x = random.integers(-128, 128, (1, 64)).astype(np.int8)

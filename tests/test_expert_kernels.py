@@ -279,7 +279,7 @@ def check_mixture(theta: Theta, values: dict[str, Array], *, is_grouped: bool) -
 
     text, _ = lowered(function, x)
     main = text[text.index("@main") :]
-    assert main.count("entry_points = [@block_product") == (3 if is_grouped else 0)
+    assert main.count("entry_points = [@blockwise_gemm") == (3 if is_grouped else 0)
     assert ("scf.for" in main) == (not is_grouped)
     expected = mixed(values, x)
     actual = compiled(function, x).main(x) if is_grouped or LONG else function(x)
@@ -296,5 +296,5 @@ def test_gate_and_up_round_their_input_once(count: int) -> None:
         activations="int8", kernels="portable", fuse_below_macs=0,
     )  # fmt: skip
     main = text[text.index("@main") :]
-    assert main.count("entry_points = [@block_product") == 3
-    assert main.count("entry_points = [@round_rows") == 2
+    assert main.count("entry_points = [@blockwise_gemm") == 3
+    assert main.count("entry_points = [@quantize_rows") == 2

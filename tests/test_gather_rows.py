@@ -51,7 +51,7 @@ def test_rows_of_every_block_type_match_gguf(kernels: str, cpu: Device, tmp_path
     # The kernel supports no codebooks.
     unpacked = {name.partition(".")[0] for name in Archive(archive) if "@" not in name}
     assert unpacked == {name for name in names if "table" in BLOCK_TYPES[name].metadata}
-    calls = len(re.findall(r"entry_points = \[@take_rows", lowered))
+    calls = len(re.findall(r"entry_points = \[@gather_rows", lowered))
     assert calls == len(names) - len(unpacked)
     executable = Executable(data, cpu, {"model": archive})
     for name, tensor in zip(names, tensors, strict=True):
@@ -225,7 +225,7 @@ def test_rows_of_any_block_format(has_archive: bool, cpu: Device, tmp_path: Path
 
     # Kernels multiply narrow integers with constant zero points only.
     multiplied = [table for table in TABLES if has_archive or not table.zeros or table.bits == 8]
-    looked_up = re.findall(r"entry_points = \[@take_rows", compile_("auto", "mlir").decode())
+    looked_up = re.findall(r"entry_points = \[@gather_rows", compile_("auto", "mlir").decode())
     assert len(looked_up) == len(multiplied)
     gathered, reference = (
         Executable(

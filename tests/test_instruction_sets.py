@@ -120,12 +120,12 @@ def test_missing_cpu_features_are_an_error():
 @pytest.mark.parametrize(
     ("text", "kernel"),
     [
-        (program(1, 256, 4096, 32), "block_product"),
-        (program(1, 4096, 8192, 32), "block_product"),
-        (program(1, 4096, 5000, 32), "block_product"),
-        (program(250, 256, 64, 32), "round_rows"),
-        (product(512, 1024, 1024), "integer_product"),
-        (product(784, 64, 128), "integer_product"),
+        (program(1, 256, 4096, 32), "blockwise_gemm"),
+        (program(1, 4096, 8192, 32), "blockwise_gemm"),
+        (program(1, 4096, 5000, 32), "blockwise_gemm"),
+        (program(250, 256, 64, 32), "quantize_rows"),
+        (product(512, 1024, 1024), "int8_conv"),
+        (product(784, 64, 128), "int8_conv"),
     ],
     ids=["few", "many", "ragged", "rows", "matrix", "pixels"],
 )

@@ -78,8 +78,8 @@ def test_what_is_around_pictures_is_put_in_by_the_kernel(case):
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, _ = padded_convolution(x, w, padding, -7, strides)
     lowered = lowered_text(text, kernels="amx", target_cpu="sapphirerapids")
-    assert "@matrix_product" in lowered
-    assert ("padded_pictures" in lowered) == (dispatches == 2)
+    assert "@amx_gemm" in lowered
+    assert ("pad_copy" in lowered) == (dispatches == 2)
 
 
 @needs_amx

@@ -133,8 +133,8 @@ def test_f32_activations(case, zeros, offsets, instructions):
     inputs, of_arguments = arrays(*case, **parameters), program(*case, **parameters)
     text = with_constants(of_arguments, *inputs[1:])
     # Only constant weights: IREE's loops compute with an argument.
-    assert "@block_product" not in text_of_main(of_arguments)
-    assert "@block_product" in text_of_main(text, kernels=instructions)
+    assert "@blockwise_gemm" not in text_of_main(of_arguments)
+    assert "@blockwise_gemm" in text_of_main(text, kernels=instructions)
     expected, magnitude = exact_product(block=case[3], **named(inputs, **parameters))
     actual = main_of(text, kernels=instructions)(inputs[0])
     # Each multiplication and addition rounds by half a unit in the last place.

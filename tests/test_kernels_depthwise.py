@@ -112,7 +112,7 @@ def test_threads_share_small_depthwise_convolutions(size, workgroups):
     text, _ = depthwise(drawn(1, size, size, 32), drawn(3, 3, 1, 32, seed=1), padding=(1, 1))
     lowered = lowered_text(text, kernels="avx2", target_cpu="haswell")
     counts = re.findall(r'"stream.return"\(%c(\d+)(?:_\d+)?, .*\n.*@(\w+), sym_name', lowered)
-    result = {int(count) for count, name in counts if name == "depthwise_product"}
+    result = {int(count) for count, name in counts if name == "depthwise_conv"}
     assert result == {workgroups}
 
 
@@ -202,6 +202,6 @@ def test_taps_are_multiplied_in_k_packs(instructions, tmp_path):
     compile_to_bytes(text.replace("  %y =", constant), CompileOptions(iree_flags=flags))
     [file] = tmp_path.glob("*.s")
     assembly = file.read_text()
-    kernel = assembly[assembly.index("depthwise_product") :]
+    kernel = assembly[assembly.index("depthwise_conv") :]
     assert len(re.findall(instruction, kernel)) >= 12  # four output pixels, a row of taps each
     assert not re.search(r"vpmull|\bmul\b.*\.4s|\bmla\b", kernel)

@@ -79,7 +79,7 @@ def test_products_with_16_bit_floats(case, element, instructions):
     random = np.random.default_rng(0)
     weight = random.standard_normal((columns, depth)).astype(DTYPES[element])
     text = program(rows, weight, element, is_transposed=rows == 5)
-    assert "@block_product" in lowered_text(text, kernels=instructions)
+    assert "@blockwise_gemm" in lowered_text(text, kernels=instructions)
     x = random.standard_normal((rows, depth)).astype(np.float32)
     check_sum(main_of(text, kernels=instructions)(x), x, weight, "mk,nk->mn")
 
@@ -142,7 +142,7 @@ func.func @logits(%x: tensor<1x72xf32>) -> tensor<1x300xf32> {{
   return %y : tensor<1x300xf32>
 }}"""
     data, packed, lowered = compiled(text, tmp_path / "table.irpa", tmp_path, kernels=instructions)
-    assert "@take_rows" in lowered
+    assert "@gather_rows" in lowered
     [name] = Archive(packed)  # the table is in memory once, in two bytes an element
     assert name.startswith("table@")
     executable = Executable(data, cpu, {"model": packed})
@@ -165,7 +165,7 @@ func.func @main(%x: tensor<4x128xf32>, %a: tensor<256x128xbf16>) -> tensor<4x256
       : (tensor<4x128xf32>, tensor<256x128xf32>) -> tensor<4x256xf32>
   return %y : tensor<4x256xf32>
 }}"""
-        assert "@block_product" not in lowered_text(text)
+        assert "@blockwise_gemm" not in lowered_text(text)
 
 
 def float8(form, block, scale_type=np.float32, shape=(100, 256)):
@@ -260,7 +260,7 @@ def test_every_8_bit_float_is_decoded_exactly(instructions, cpu, tmp_path):
     data, packed, lowered = compiled(
         module, plain(tensors, tmp_path), tmp_path, kernels=instructions
     )
-    assert len(re.findall(r"entry_points = \[@block_product", lowered)) == 2
+    assert len(re.findall(r"entry_points = \[@blockwise_gemm", lowered)) == 2
     executable = Executable(data, cpu, {"model": packed})
     x = np.zeros((2, 64), np.float32)
     x[0, 5] = x[1, 36] = 1

@@ -128,7 +128,7 @@ def test_few_rows_have_split_k(case, target):
     """A large GPU needs more workgroups than a GEMV has tiles: they share K."""
     text, split_k = SPLIT_K[case]
     lowered = lowered_text(text, "vulkan", vulkan_target=target)
-    match = re.search(r"@thread_product.*->\s*tensor<(?:\?|\d+)x(?:(\d+)x)?256xf32>", lowered)
+    match = re.search(r"@blockwise_gemm.*->\s*tensor<(?:\?|\d+)x(?:(\d+)x)?256xf32>", lowered)
     assert int(match[1] or 1) == (split_k if target == "generic" else 1)
 
 
@@ -308,7 +308,7 @@ def test_constant_operands(vulkan):
 def test_the_weight_is_not_dequantized_to_memory(rows, activations):
     """No tensor or memref of floats has as many elements as the weight."""
     text = lowered_text(program(rows, 256, 512, 32), "vulkan", activations=activations)
-    assert "@thread_product" in text
+    assert "@blockwise_gemm" in text
     floats = r"(?:tensor|memref)<((?:\d+x)+)(?:vector<4x)?(?:f16|bf16|f32|f64)"
     for extents in re.findall(floats, text):
         assert np.prod([int(n) for n in extents.split("x")[:-1]]) < 256 * 512
@@ -325,7 +325,7 @@ def test_the_choice_is_explained_and_can_be_overridden():
     text = program(4, 256, 512, 32)
     assert "is computed by a kernel (spirv)" in remarks_of(text)
     lowered = lowered_text(text, "vulkan", kernels="none")
-    assert "thread_product" not in lowered
+    assert "blockwise_gemm" not in lowered
     assert "linalg.generic" in lowered
 
 
@@ -352,4 +352,4 @@ def test_kernels_of_other_targets_are_refused():
 
 def test_devices_without_bytes_keep_the_loops():
     text = lowered_text(program(4, 256, 512, 32), "vulkan", vulkan_target="generic-32bit")
-    assert "thread_product" not in text
+    assert "blockwise_gemm" not in text

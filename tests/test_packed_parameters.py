@@ -145,7 +145,7 @@ def test_every_block_type_is_packed(
         program(tensors), plain(tensors, tmp_path), tmp_path,
         kernels=kernels, activations=activations, fuse_below_macs=0,
     )  # fmt: skip
-    assert len(re.findall(r"entry_points = \[@block_product", text)) == len(names)
+    assert len(re.findall(r"entry_points = \[@blockwise_gemm", text)) == len(names)
     read = set(re.findall(r'parameter\.named<"model"::"([^"]+)">', text))
     assert read == set(Archive(archive))
     assert all("@" in name for name in read), "a parameter is not packed"
@@ -209,7 +209,7 @@ def test_vulkan_gemv_and_gemm_share_packed_weights(tmp_path: Path) -> None:
 
     module = program([tensor], of_both, [([33, DEPTH], np.float32)])
     _, archive, text = compiled(module, plain([tensor], tmp_path), tmp_path, target="vulkan")
-    assert len(set(re.findall(r"entry_points = \[@(thread_product\w*)", text))) == 2
+    assert len(set(re.findall(r"entry_points = \[@(blockwise_gemm\w*)", text))) == 2
     sources = [name.split("@")[0] for name in Archive(archive)]
     assert sources
     assert len(set(sources)) == len(sources), "a weight is packed twice"

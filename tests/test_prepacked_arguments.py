@@ -61,8 +61,8 @@ def test_int8_functions_are_cloned(rows):
 def test_blockwise_functions_are_cloned():
     functions = functions_of(program(3, 512, 64, 32, "i4", zeros=True))
     assert sorted(functions) == ["main", *(f"main$laid_out{end}" for end in ("", "_1", "_2", "_3"))]
-    assert "@block_product" not in functions["main"]
-    assert "@block_product" in functions["main$laid_out"]
+    assert "@blockwise_gemm" not in functions["main"]
+    assert "@blockwise_gemm" in functions["main$laid_out"]
 
 
 TWO_LAYERS = """

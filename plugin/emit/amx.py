@@ -23,15 +23,17 @@ from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I64
 from .operation import create, index_type, mlir_type, value
 from .values import ArrayLike, Scalars, scalar
-from .vectors import constant_vector, scratch, store
+from .vectors import CACHE_LINE_BYTES, constant_vector, scratch, store
 
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 """Linux, x86-64: ``arch_prctl``, ``ARCH_REQ_XCOMP_PERM`` and ``XFEATURE_XTILEDATA``.
 
 The numbers are the kernel's ABI; without permission AMX instructions end the process.
 """
-CACHE_LINE_BYTES = 64
-"""The bytes of a cache line, which one prefetch loads."""
+TILE_REGISTERS = 8
+"""The tile registers of a thread."""
+TILE_ROWS, TILE_ROW_BYTES = 16, 64
+"""A tile register has up to 16 rows of 64 bytes, as long as a cache line."""
 
 
 @dataclass(frozen=True)

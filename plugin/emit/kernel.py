@@ -3,16 +3,16 @@
 A kernel is a function of *bindings*, which it reads and writes as memrefs, and of a dimension that
 may be dynamic. It runs once for each *workgroup*, in any order::
 
-    stream.executable private @block_product {
-      stream.executable.export public @block_product workgroups() -> (index, index, index) { ... }
+    stream.executable private @blockwise_gemm {
+      stream.executable.export public @blockwise_gemm workgroups() -> (index, index, index) { ... }
       builtin.module {
-        func.func @block_product(%0: !stream.binding, %1: !stream.binding) { ... }
+        func.func @blockwise_gemm(%0: !stream.binding, %1: !stream.binding) { ... }
       }
     }
 
 A call is a ``flow.dispatch`` of an executable::
 
-    %y = flow.dispatch @block_product::@block_product(%x) : (tensor<4xf32>) -> tensor<4xf32>
+    %y = flow.dispatch @blockwise_gemm::@blockwise_gemm(%x) : (tensor<4xf32>) -> tensor<4xf32>
 """
 
 from __future__ import annotations

@@ -26,6 +26,14 @@ from .operation import (
 )
 from .values import ArrayLike, Scalars, scalar
 
+CACHE_LINE_BYTES = 64
+"""The bytes of a cache line, which one prefetch loads."""
+MAX_SCRATCH_BYTES = 30 << 10
+"""Scratch memory of a kernel, at most.
+
+IREE refuses a CPU dispatch with more than 32 KiB of stack; 2 KiB are left for other values.
+"""
+
 Index: TypeAlias = int | Value
 """An integer, or a value of type ``index``."""
 
@@ -119,7 +127,7 @@ def store_element(operand: ArrayLike, memory: Value, indices: Sequence[Index]) -
 
 
 def scratch(shape: Sequence[int], element: ElementType) -> Value:
-    """``memref.alloca``: memory of a workgroup, of which IREE gives 32 KiB, until it ends."""
+    """``memref.alloca``: scratch memory of a workgroup, which is on its stack until it ends."""
     attributes = {
         "alignment": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64),
         "operandSegmentSizes": operation.parse_attribute("array<i32: 0, 0>"),

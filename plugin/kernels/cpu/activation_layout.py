@@ -1,9 +1,9 @@
-"""Layout of activations that are quantized to int8: integers, and words of 32 bits of their blocks.
+"""Layout of int8 activations: the integers, and 32-bit words (scale, row sum) of each block.
 
-Loops over rows read them as ``M x K`` integers, with the words of a row one after another. AMX
-loop nests read 16 rows of a panel of K, and a word of 16 rows, at once. They have panels one after
-another, and words of a block as ``M`` consecutive ones: rows that are a power of two apart would
-share few sets of the L1 cache (``docs/performance/kernels.md``).
+Loops over rows read ``M x K`` integers, and the words of a row are consecutive. AMX loop nests read
+16 rows of a panel of K, and one word of 16 rows, at once. For them panels are consecutive, and so
+are the ``M`` words of one kind of a block: rows that are a power of two apart would share few sets
+of the L1 cache (``docs/performance/kernels.md``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...numerics.element_types import F32, I32, ElementType
 
 
 class BlockWord(IntEnum):
-    """The words of a block of a row; `SCALED_SUM` only where AMX multiplies offsets."""
+    """The words of a block of a row; there is a `SCALED_SUM` only where AMX multiplies offsets."""
 
     SCALE = 0
     """f32."""
@@ -65,7 +65,7 @@ class ActivationLayout:
         )
 
     def integers(self, element: ElementType) -> Binding:
-        """The binding of the integers, as elements that have one or several of them."""
+        """The binding of the integers, as elements with one (i8) or four integers (i32)."""
         *outer, size = self.integers_shape(None)
         assert size is not None  # M is not the last axis
         return Binding((*outer, size * 8 // element.bits), element)
@@ -78,12 +78,12 @@ class ActivationLayout:
     def integer_index(
         self, row: Value, position: Value, integers: int = 1, offset: int = 0
     ) -> list[Value]:
-        """The index of an element of a row.
+        """The index of an element of a row, in a binding of `integers`.
 
         Args:
-            position: the number of an element of K.
-            integers: the integers of an element.
-            offset: a number that is added to the position; both are in one panel.
+            position: the number of the element along K.
+            integers: the number of integers that an element has: 4 for a k-pack.
+            offset: a constant that is added to the position, within its panel.
         """
         if self.panel_k is None:
             return [row, index_plus(position, offset)]

@@ -29,15 +29,16 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.amx import (
-    CACHE_LINE_BYTES,
+    TILE_ROW_BYTES,
     AmxAssembly,
     TileMemory,
     address,
     i64_constant,
     i64_of,
 )
-from ...emit.linalg import Extent, constant_index
+from ...emit.linalg import constant_index
 from ...emit.vectors import (
+    CACHE_LINE_BYTES,
     Vectors,
     load,
     loop,
@@ -47,15 +48,12 @@ from ...emit.vectors import (
     store,
 )
 from ...numerics.element_types import F32, I32
-from ..epilogue.fused_epilogue import FusedEpilogue
-from ..isa.base import InstructionSet
 from .activation_layout import index_plus
-from .amx_blockwise_plan import ACTIVATION_TILE, WEIGHT_TILE, AmxBlockwisePlan
+from .amx_blockwise_plan import AmxBlockwisePlan
 from .amx_blockwise_tile import UnitTile
-from .amx_nest import AmxNest
+from .amx_nest import ACTIVATION_TILE, WEIGHT_TILE, AmxNest, AmxWorkgroup
 from .amx_offsets import offset_products
-from .amx_plan import TILE_ROW_BYTES
-from .blockwise_tile import BlockwiseOperands, TileNumber
+from .blockwise_tile import TileNumber
 from .weight_reader import BlockColumns, BlockIndex, SignedPanel, WeightReader
 
 
@@ -75,29 +73,15 @@ class AmxBlockwise(AmxNest):
         dots: i32 dot products of some blocks, of an activation tile and a vector of columns each.
     """
 
-    def __init__(
-        self,
-        plan: AmxBlockwisePlan,
-        target: InstructionSet,
-        epilogue: FusedEpilogue | None,
-        operands: BlockwiseOperands,
-        rows: Extent,
-        first_row: ArrayLike,
-        batches: int,
-    ) -> None:
-        super().__init__(plan.shape, target, epilogue, operands, rows, first_row, batches)
+    def __init__(self, plan: AmxBlockwisePlan, workgroup: AmxWorkgroup) -> None:
+        super().__init__(plan, workgroup)
         self.plan, tiles = plan, plan.tiles
-        self.panel = SignedPanel(plan.weight, plan.panel, target)
+        self.panel = SignedPanel(plan.weight, plan.panel, self.target)
         self.accumulators: Value | None = None
         if not plan.holds_all_k:
             units = plan.tiles_per_pass * tiles.vectors
             self.accumulators = scratch([units * plan.rows_per_tile * tiles.lanes], F32)
         self.dots = scratch([plan.dot_words], I32)
-
-    @property
-    def tile_shapes(self) -> Sequence[tuple[int, int]]:
-        """The shapes of the plan."""
-        return self.plan.tile_shapes
 
     @property
     def _may_lack_infinities(self) -> bool:
@@ -106,7 +90,7 @@ class AmxBlockwise(AmxNest):
 
     def multiply(self, tile: TileNumber) -> None:
         """Multiply all rows with a weight tile."""
-        plan, count = self.plan, self.activation_tiles
+        plan, count, per_pass = self.plan, self.activation_tiles, self.plan.tiles_per_pass
 
         def multiply_pass(first: ArrayLike, end: ArrayLike) -> None:
             def add_panel(record: Value) -> None:
@@ -129,7 +113,6 @@ class AmxBlockwise(AmxNest):
         if plan.holds_all_k:
             multiply_pass(scalar(constant_index(0)), count)
             return
-        per_pass = plan.tiles_per_pass
         loop(0, count.value, per_pass, add_pass)
 
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...emit.amx import CACHE_LINE_BYTES
+from ...emit.amx import TILE_ROW_BYTES
+from ...emit.vectors import CACHE_LINE_BYTES, MAX_SCRATCH_BYTES
 from ...numerics.element_types import F16
 from ..isa.base import InstructionSet
-from ..pack.packed_weight import PackedWeight, Tiles
+from ..pack.packed_weight import PackedWeight
 from .activation_layout import ActivationLayout, BlockWord
-from .amx_nest import MAX_SCRATCH_BYTES, MAX_TILES_PER_PASS, AmxShape
-from .amx_plan import TILE_ROW_BYTES
+from .amx_nest import ACTIVATION_TILE, MAX_TILES_PER_PASS, AmxNestPlan
 from .weight_reader import SignedPanel
 
-ACTIVATION_TILE, WEIGHT_TILE = 6, 7
-"""The tile registers after those of accumulators."""
 _MIN_ROWS, _MIN_ROWS_8_BITS = 9, 12
 """AVX512-VNNI is as fast with fewer rows; a weight of 8 bits has nothing to unpack there."""
 _MIN_PIECE = 16
 """A tile product takes 16 cycles for 16 rows, whatever its K."""
 _BLOCKS_PER_GROUP = (8, 4, 6, 5, 3, 2, 1)
-"""Counts of blocks that are unrolled; `AmxBlockwisePlan.register` needs them."""
+"""Blocks that are unrolled as a group: the first number that divides those of a panel.
+
+Of 8 and 4 blocks, four tile registers have the accumulators in turn; other groups have at most
+`ACTIVATION_TILE` blocks, a register for each.
+"""
 _PRODUCTS_AHEAD, _STORES_BEHIND = 4, 2
 """Blocks from a product to its scaling, and from a product to its store.
 
@@ -39,15 +41,12 @@ _MAX_ACTIVATION = 127
 
 
 @dataclass(frozen=True)
-class AmxBlockwisePlan:
-    """A blockwise GEMM with AMX; `m` is M of a batch, None where it is dynamic.
+class AmxBlockwisePlan(AmxNestPlan):
+    """A blockwise GEMM with AMX whose blocks are scaled one by one.
 
     A *unit* is the product of an activation tile, a panel and a vector of columns; its blocks of K
     are multiplied in groups.
     """
-
-    weight: PackedWeight
-    m: int | None
 
     @classmethod
     def of(
@@ -63,22 +62,7 @@ class AmxBlockwisePlan:
             return None
         return plan if SignedPanel.fits(weight, 1) else None
 
-    @property
-    def tiles(self) -> Tiles:
-        """The layout of the integers."""
-        return self.weight.tiles
-
     # -- tiles ------------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> AmxShape:
-        """The sizes that all loop nests with AMX have."""
-        return AmxShape(self.tiles, self.m)
-
-    @property
-    def rows_per_tile(self) -> int:
-        """The rows of M of an activation tile."""
-        return self.shape.rows_per_tile
 
     @property
     def tile_shapes(self) -> list[tuple[int, int]]:
@@ -145,7 +129,7 @@ class AmxBlockwisePlan:
     def tiles_per_pass(self) -> int:
         """The activation tiles whose accumulators are in memory while panels are unpacked."""
         used_bytes = sum(self.panel.binding_bytes()) + 4 * self.dot_words
-        return self.shape.tiles_per_pass(used_bytes, self.tiles.vectors)
+        return self.tiles_that_fit(used_bytes, self.tiles.vectors)
 
     @property
     def dot_words(self) -> int:
@@ -167,7 +151,7 @@ class AmxBlockwisePlan:
         """The cache lines of the next panel that are prefetched with each group of this one."""
         if self.weight.is_planar:
             return 0
-        tiles = min(MAX_TILES_PER_PASS, self.shape.activation_tiles or MAX_TILES_PER_PASS)
+        tiles = min(MAX_TILES_PER_PASS, self.activation_tiles or MAX_TILES_PER_PASS)
         groups = tiles * self.tiles.vectors * self.groups_per_panel
         return -(-self.panel_bytes // (groups * CACHE_LINE_BYTES))
 

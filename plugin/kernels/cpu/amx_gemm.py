@@ -28,6 +28,7 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.amx import (
+    TILE_ROW_BYTES,
     AmxAssembly,
     TileConfiguration,
     TileMemory,
@@ -53,11 +54,11 @@ from ...emit.vectors import (
 from ...numerics.element_types import I8, I32, U8
 from ..epilogue.fused_epilogue import epilogue_bindings
 from ..isa.base import Accumulator
-from .amx_plan import TILE_ROW_BYTES, AmxPlan, AmxUnit
+from .amx_plan import AmxPlan, AmxUnit
 from .output_tile import OutputTile
 
 _MAX_UNROLL = 4
-"""Groups of the epilogue that are unrolled, at most; more make the code larger."""
+"""Groups of pixels of the epilogue that are unrolled, at most; more make the code larger."""
 _K_PACK = 4
 """Consecutive k of a 32-bit lane: the products that AMX adds to one accumulator."""
 
@@ -76,7 +77,7 @@ class AmxGemm(AmxPlan):
             *epilogue_bindings(self.epilogue, tiles.count * tiles.nr, self.result_shape),
         ]
         macs = geometry.output_pixels * tiles.k * tiles.n
-        return Kernel("matrix_product", bindings, self.workgroups, self._body, 0, macs=macs)
+        return Kernel("amx_gemm", bindings, self.workgroups, self._body, 0, macs=macs)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         has_amx = request_permission()
@@ -239,43 +240,52 @@ class _Workgroup:
         An activation is ``(x + 128) - 128``: two u8 x s8 dot products, of ``x + 128`` and of 128,
         are subtracted.
         """
-        gemm, target, memory = self.gemm, self.gemm.target, self.output.accumulators
-        tiles, stride = gemm.tiles, gemm.geometry.column_stride * gemm.channels
-        lanes, k_packs = tiles.lanes, gemm.runs.piece // _K_PACK
-        half = Vectors(_K_PACK * lanes).known(128, U8)
-        zero, columns = Vectors(lanes).known(0, I32), range(0, tiles.nr, lanes)
+        gemm, lanes, memory = self.gemm, self.gemm.tiles.lanes, self.output.accumulators
+        stride, k_packs = gemm.geometry.column_stride * gemm.channels, gemm.runs.piece // _K_PACK
+        zero, columns = Vectors(lanes).known(0, I32), range(0, gemm.tiles.nr, lanes)
 
         def clear(pixel: Value) -> None:
             for column in columns:
                 store(zero, memory, [(buffer + scalar(pixel)).value, column])
 
+        def add_pixel(
+            piece: ArrayLike, offset: ArrayLike, index: int, start: ArrayLike, pixel: Value
+        ) -> None:
+            """Add a piece of K of a pixel of an activation tile, by its index in the unit."""
+            first_byte = start + offset + scalar(pixel) * stride
+            row = (buffer + scalar(pixel) + index * gemm.pixels_per_tile).value
+            positions = [[row, column] for column in columns]
+            initial = [load(memory, each, lanes, I32) for each in positions]
+
+            def add_k_pack(k_pack: Value, *carried: ArrayLike) -> list[ArrayLike]:
+                byte, step = first_byte + scalar(k_pack) * _K_PACK, piece * k_packs + scalar(k_pack)
+                return self._add_k_pack(byte, position.tile, step, carried)
+
+            accumulators = loop(0, k_packs, 1, add_k_pack, initial)
+            for accumulator, each in zip(accumulators, positions, strict=True):
+                store(accumulator, memory, each)
+
         def add_piece(number: ArrayLike, offset: ArrayLike) -> None:
-            def add_pixel(index: int, start: ArrayLike, pixel: Value) -> None:
-                first = start + offset + scalar(pixel) * stride
-                row = (buffer + scalar(pixel) + index * gemm.pixels_per_tile).value
-                positions = [[row, column] for column in columns]
-                initial = [load(memory, each, lanes, I32) for each in positions]
-
-                def add_k_pack(k_pack: Value, *carried: ArrayLike) -> list[ArrayLike]:
-                    byte = (first + scalar(k_pack) * _K_PACK).value
-                    word = element_at(bitcast(load(self.activations, [byte], 4, I8), I32), 0)
-                    unsigned = target.broadcast_k_pack(word, U8) ^ 128
-                    step, results = (number * k_packs + scalar(k_pack)).value, []
-                    for accumulator, column in zip(carried, columns, strict=True):
-                        index = [position.tile.value, step, column * _K_PACK]
-                        signed = load(self.weight, index, lanes * _K_PACK, I8)
-                        biased = target.add_dot(Accumulator(accumulator), unsigned, signed, 255)
-                        bias = target.add_dot(Accumulator(zero), half, signed, 255)
-                        results.append(target.i32_of(biased) - target.i32_of(bias))
-                    return results
-
-                for accumulator, each in zip(
-                    loop(0, k_packs, 1, add_k_pack, initial), positions, strict=True
-                ):
-                    store(accumulator, memory, each)
-
             for index, start in enumerate(position.starts):
-                loop(0, gemm.pixels_per_tile, 1, functools.partial(add_pixel, index, start))
+                add = functools.partial(add_pixel, number, offset, index, start)
+                loop(0, gemm.pixels_per_tile, 1, add)
 
         loop(0, gemm.tiles_per_unit * gemm.pixels_per_tile, 1, clear)
         gemm.for_pieces(add_piece)
+
+    def _add_k_pack(
+        self, byte: ArrayLike, tile: ArrayLike, step: ArrayLike, accumulators: Sequence[ArrayLike]
+    ) -> list[ArrayLike]:
+        """Add the products of a k-pack of activations and a step of a weight tile, without AMX."""
+        target, lanes = self.gemm.target, self.gemm.tiles.lanes
+        word = element_at(bitcast(load(self.activations, [byte.value], 4, I8), I32), 0)
+        unsigned = target.broadcast_k_pack(word, U8) ^ 128
+        zero, half = Vectors(lanes).known(0, I32), Vectors(_K_PACK * lanes).known(128, U8)
+        results = []
+        for vector, accumulator in enumerate(accumulators):
+            index = [tile.value, step.value, vector * lanes * _K_PACK]
+            signed = load(self.weight, index, lanes * _K_PACK, I8)
+            biased = target.add_dot(Accumulator(accumulator), unsigned, signed, 255)
+            bias = target.add_dot(Accumulator(zero), half, signed, 255)
+            results.append(target.i32_of(biased) - target.i32_of(bias))
+        return results

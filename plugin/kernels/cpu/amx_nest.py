@@ -1,4 +1,4 @@
-"""Parts of the loop nests of blockwise GEMMs with AMX: permission, rows of tiles, and results."""
+"""Base of the loop nests of blockwise GEMMs with AMX: sizes, permission, rows of tiles, results."""
 
 from __future__ import annotations
 
@@ -10,47 +10,71 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
-from ...emit.amx import TileConfiguration, request_permission
+from ...emit.amx import (
+    TILE_ROW_BYTES,
+    TILE_ROWS,
+    TileConfiguration,
+    request_permission,
+)
 from ...emit.linalg import Extent, constant_index
-from ...emit.vectors import Vectors, load, quotient, reduce_lanes, scratch, store, when
+from ...emit.vectors import (
+    MAX_SCRATCH_BYTES,
+    Vectors,
+    load,
+    quotient,
+    reduce_lanes,
+    scratch,
+    store,
+    when,
+)
 from ...numerics.element_types import F32
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
-from ..pack.packed_weight import Tiles
+from ..pack.packed_weight import PackedWeight, Tiles
 from .activation_layout import RowWords
-from .amx_plan import TILE_ROW_BYTES
 from .blockwise_tile import BlockwiseOperands, BlockwiseTile, TileNumber
 
-_TILE_ROWS = 16
-"""A tile register has up to 16 rows."""
-MAX_SCRATCH_BYTES = 30 << 10
-"""IREE gives a workgroup 32 KiB; 2 KiB are left for the stack."""
+ACTIVATION_TILE, WEIGHT_TILE = 6, 7
+"""The tile registers of an activation tile and a weight tile; those before have accumulators."""
 MAX_TILES_PER_PASS = 8
-"""The f32 accumulators of up to 128 rows and a vector of columns take 8 KiB of the L1 cache."""
+"""Activation tiles of a pass, at most.
+
+The f32 accumulators of their 128 rows and a vector of columns take 8 KiB of the L1 cache.
+"""
 
 
 @dataclass(frozen=True)
-class AmxShape:
+class AmxNestPlan(ABC):
     """The sizes of a blockwise GEMM with AMX; `m` is M of a batch, None where it is dynamic."""
 
-    tiles: Tiles
+    weight: PackedWeight
     m: int | None
+
+    @property
+    def tiles(self) -> Tiles:
+        """The layout of the weight's integers."""
+        return self.weight.tiles
+
+    @property
+    @abstractmethod
+    def tile_shapes(self) -> list[tuple[int, int]]:
+        """Rows, and bytes of a row, of each tile register: accumulators, activations, weight."""
 
     @property
     def rows_per_tile(self) -> int:
         """The rows of M of an activation tile; the last two tiles may share some."""
-        return _TILE_ROWS if self.m is None else -(-self.m // -(-self.m // _TILE_ROWS))
+        return TILE_ROWS if self.m is None else -(-self.m // -(-self.m // TILE_ROWS))
 
     @property
     def activation_tiles(self) -> int | None:
         """The activation tiles; None where M is dynamic."""
         return None if self.m is None else -(-self.m // self.rows_per_tile)
 
-    def tiles_per_pass(self, used_bytes: int, vectors: int) -> int:
-        """The activation tiles whose accumulators fit scratch memory, the same for all passes.
+    def tiles_that_fit(self, used_bytes: int, vectors: int) -> int:
+        """The activation tiles of a pass: their accumulators are in scratch memory together.
 
         Args:
-            used_bytes: the scratch memory that is used otherwise; with too many there are 0 tiles.
+            used_bytes: the scratch memory that is used otherwise; if it is too much, 0 tiles fit.
             vectors: vectors of columns that have accumulators.
         """
         tile_bytes = self.rows_per_tile * vectors * TILE_ROW_BYTES
@@ -75,16 +99,29 @@ class VectorTile(BlockwiseTile):
         return scalar(tile) * self.tiles.nr + self.column
 
 
+@dataclass(frozen=True)
+class AmxWorkgroup:
+    """The operands of a workgroup.
+
+    Attributes:
+        rows: M of the batch.
+        first_row: the number of rows before those of the batch.
+        batches: the number of batches, which have as many rows each.
+    """
+
+    target: InstructionSet
+    epilogue: FusedEpilogue | None
+    operands: BlockwiseOperands
+    rows: Extent
+    first_row: ArrayLike
+    batches: int
+
+
 class AmxNest(ABC):
     """The loop nest of a workgroup with AMX.
 
     It is constructed at the beginning of a kernel, where it allocates scratch memory and requests
     AMX from Linux.
-
-    Args:
-        rows: M of the batch.
-        first_row: the number of rows before those of the batch.
-        batches: the number of batches, which have as many rows each.
 
     Attributes:
         all_rows: M of all batches.
@@ -92,30 +129,17 @@ class AmxNest(ABC):
         is_usable: true where the process may use AMX and there are enough rows.
     """
 
-    def __init__(
-        self,
-        shape: AmxShape,
-        target: InstructionSet,
-        epilogue: FusedEpilogue | None,
-        operands: BlockwiseOperands,
-        rows: Extent,
-        first_row: ArrayLike,
-        batches: int,
-    ) -> None:
-        self.target, self._epilogue = target, epilogue
-        self.operands, self.first_row, self._shape = operands, first_row, shape
+    def __init__(self, plan: AmxNestPlan, workgroup: AmxWorkgroup) -> None:
+        rows = workgroup.rows
+        self._plan, self._epilogue, self.target = plan, workgroup.epilogue, workgroup.target
+        self.operands, self.first_row = workgroup.operands, workgroup.first_row
         self._rows = scalar(constant_index(rows) if isinstance(rows, int) else rows)
-        self.all_rows = self._rows * batches
-        self.status = scratch([shape.tiles.lanes], F32)
+        self.all_rows = self._rows * workgroup.batches
+        self.status = scratch([plan.tiles.lanes], F32)
         self._set_status(np.nan)
         self.is_usable: ArrayLike = request_permission()
-        if shape.m is None:
-            self.is_usable = self.is_usable & (self._rows >= shape.rows_per_tile)
-
-    @property
-    @abstractmethod
-    def tile_shapes(self) -> Sequence[tuple[int, int]]:
-        """Rows, and bytes of a row, of each tile register."""
+        if plan.m is None:
+            self.is_usable = self.is_usable & (self._rows >= plan.rows_per_tile)
 
     @property
     @abstractmethod
@@ -129,7 +153,7 @@ class AmxNest(ABC):
     @property
     def activation_tiles(self) -> ArrayLike:
         """The number of activation tiles of the batch."""
-        height = self._shape.rows_per_tile
+        height = self._plan.rows_per_tile
         return quotient(self._rows + (height - 1), height)
 
     def emit(self, for_tiles: Callable[[Callable[[TileNumber], None]], None]) -> None:
@@ -137,7 +161,7 @@ class AmxNest(ABC):
 
         def multiply() -> None:
             self._set_status(0.0)
-            configuration = TileConfiguration(self.tile_shapes)
+            configuration = TileConfiguration(self._plan.tile_shapes)
             configuration.load()
             for_tiles(self.multiply)
             configuration.restore()
@@ -150,20 +174,20 @@ class AmxNest(ABC):
         That is where AMX is not usable, or where a sum is infinite or NaN, and infinities may be
         lacking.
         """
-        total = reduce_lanes("add", load(self.status, [0], self._shape.tiles.lanes, F32))
+        total = reduce_lanes("add", load(self.status, [0], self._plan.tiles.lanes, F32))
         return total != total
 
     def _set_status(self, number: float) -> None:
-        store(Vectors(self._shape.tiles.lanes).known(number, F32), self.status, [0])
+        store(Vectors(self._plan.tiles.lanes).known(number, F32), self.status, [0])
 
     def row_of(self, activation_tile: ArrayLike) -> ArrayLike:
         """The first row of an activation tile in the batch; the last one ends with the last row."""
-        height = self._shape.rows_per_tile
+        height = self._plan.rows_per_tile
         return np.minimum(activation_tile * height, self._rows - height)
 
     def row_words(self, first: ArrayLike) -> RowWords:
         """The words of the rows of an activation tile, by its first row."""
-        words, height = self.operands.activation_blocks, self._shape.rows_per_tile
+        words, height = self.operands.activation_blocks, self._plan.rows_per_tile
         assert words is not None  # int8 activations have them
         return RowWords(self.operands.layout, words, self.all_rows, first, height)
 
@@ -176,7 +200,7 @@ class AmxNest(ABC):
     ) -> None:
         """Apply the epilogue to accumulators of some rows and a vector of columns; store them."""
         if self._may_lack_infinities:
-            status = load(self.status, [0], self._shape.tiles.lanes, F32)
+            status = load(self.status, [0], self._plan.tiles.lanes, F32)
             for accumulator in accumulators:
                 status = status + accumulator * 0.0
             store(status, self.status, [0])

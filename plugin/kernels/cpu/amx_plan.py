@@ -11,29 +11,22 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
+from ...emit.amx import TILE_REGISTERS, TILE_ROWS
 from ...emit.linalg import constant_index
-from ...emit.vectors import loop, quotient, remainder
+from ...emit.vectors import CACHE_LINE_BYTES, loop, quotient, remainder
 from ..pack.k_runs import KRuns
 from .conv_gemm import MAX_PADDED_BYTES, ConvGemm
 
-TILE_ROW_BYTES = 64
-"""Bytes of a row of an AMX tile register, fixed by the hardware.
-
-More are refused, fewer disagree with packed weights. A cache line has as many: `prefetched_lines`
-counts in them. `pack/k_runs.py` has a copy, which must be equal.
-"""
-_TILE_ROWS, _TILE_REGISTERS = 16, 8
-"""A tile register has up to 16 rows; there are eight registers."""
 _L1_BYTES, _L2_BYTES = 32 << 10, 1 << 20
-"""Activations, or a weight, may take this much of the caches.
+"""The part of the L1 and of the L2 cache that activations, or a weight, may take.
 
 Processors with AMX have 48 KiB of L1 and 2 MiB of L2, which two threads may share; accumulators,
 tables and results take the rest.
 """
 _MIN_PREFETCHED_TILE_BYTES = 1 << 14
-"""A weight tile of this size or more is prefetched while the one before is multiplied."""
+"""A weight tile of at least this many bytes is prefetched while the one before is multiplied."""
 _MAX_PREFETCHED_LINES = 8
-"""At most this many cache lines are prefetched with each piece."""
+"""Cache lines that are prefetched with each piece, at most."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +34,12 @@ class AmxUnit:
     """One unit of an AMX kernel: activation tiles times one weight tile, and where they are read.
 
     Attributes:
-        image: the image of the block.
+        image: the image of the block of output rows.
         first_row: the first output row of the block in the image.
+        tile: the number of the weight tile.
         rows, pixels: of each activation tile, the output row over all images and the first pixel.
         starts: of each activation tile, the index of the first byte that it reads.
+        number: the number of the unit among those of all blocks.
     """
 
     image: ArrayLike
@@ -91,13 +86,13 @@ class AmxPlan(ConvGemm):
     def tiles_per_unit(self) -> int:
         """The activation tiles of a unit, as many as there are registers for."""
         vectors = self.tiles.vectors
-        limit = (_TILE_REGISTERS - vectors) // (vectors + 1)
-        return min(limit, -(-self.geometry.output_columns // _TILE_ROWS) * self.rows_per_block)
+        limit = (TILE_REGISTERS - vectors) // (vectors + 1)
+        return min(limit, -(-self.geometry.output_columns // TILE_ROWS) * self.rows_per_block)
 
     @property
     def tiles_per_row(self) -> int:
         """The activation tiles of an output row."""
-        count = -(-self.geometry.output_columns // _TILE_ROWS)
+        count = -(-self.geometry.output_columns // TILE_ROWS)
         if self.rows_per_block > 1:
             return count
         return -(-count // self.tiles_per_unit) * self.tiles_per_unit
@@ -165,7 +160,7 @@ class AmxPlan(ConvGemm):
         is_read_once = self.workgroups <= self.tiles.count and not self.streams_weight
         if not is_large or not is_read_once:
             return 0
-        cache_lines = piece_bytes // TILE_ROW_BYTES // self.units_per_block
+        cache_lines = piece_bytes // CACHE_LINE_BYTES // self.units_per_block
         return min(cache_lines, _MAX_PREFETCHED_LINES)
 
     # -- positions --------------------------------------------------------------------------------

@@ -24,16 +24,23 @@ before it are stored and scaled: they are in tile registers of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
-from ...emit.amx import CACHE_LINE_BYTES, AmxAssembly, TileMemory, address, i64_constant, i64_of
-from ...emit.linalg import Extent, constant_index
+from ...emit.amx import (
+    TILE_ROW_BYTES,
+    AmxAssembly,
+    TileMemory,
+    address,
+    i64_constant,
+    i64_of,
+)
+from ...emit.linalg import constant_index
 from ...emit.vectors import (
+    CACHE_LINE_BYTES,
     Vectors,
     bitcast,
     broadcast,
@@ -45,13 +52,10 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import convert
 from ...numerics.element_types import F32, I16, I32, U8, U16
-from ..epilogue.fused_epilogue import FusedEpilogue
-from ..isa.base import InstructionSet
 from .activation_layout import BlockWord, index_plus
-from .amx_nest import AmxNest
-from .amx_plan import TILE_ROW_BYTES
-from .amx_superblock_plan import ACTIVATION_TILE, DIGIT_BITS, WEIGHT_TILE, AmxSuperblockPlan
-from .blockwise_tile import BlockwiseOperands, TileNumber
+from .amx_nest import ACTIVATION_TILE, WEIGHT_TILE, AmxNest, AmxWorkgroup
+from .amx_superblock_plan import DIGIT_BITS, AmxSuperblockPlan
+from .blockwise_tile import TileNumber
 from .weight_reader import BYTES_OF_A_WORD, BlockColumns, BlockIndex, UnpackedStep
 
 _LOW_BYTES = 0x00FF
@@ -67,26 +71,12 @@ class AmxSuperblock(AmxNest):
         accumulators: f32, of the rows of a pass and a vector of columns.
     """
 
-    def __init__(
-        self,
-        plan: AmxSuperblockPlan,
-        target: InstructionSet,
-        epilogue: FusedEpilogue | None,
-        operands: BlockwiseOperands,
-        rows: Extent,
-        first_row: ArrayLike,
-        batches: int,
-    ) -> None:
-        super().__init__(plan.shape, target, epilogue, operands, rows, first_row, batches)
+    def __init__(self, plan: AmxSuperblockPlan, workgroup: AmxWorkgroup) -> None:
+        super().__init__(plan, workgroup)
         self.plan = plan
         self.planes = scratch([plan.planes * plan.plane_bytes], U8)
         self.dots = scratch([plan.planes * plan.dot_words], I32)
         self.accumulators = scratch([plan.tiles_per_pass * plan.dot_words], F32)
-
-    @property
-    def tile_shapes(self) -> Sequence[tuple[int, int]]:
-        """The shapes of the plan."""
-        return self.plan.tile_shapes
 
     @property
     def _may_lack_infinities(self) -> bool:
@@ -118,7 +108,7 @@ class _Pass:
     def emit(self) -> None:
         """Emit the loops over superblocks, and the results."""
         plan, nest = self.nest.plan, self.nest
-        height, lanes = plan.shape.rows_per_tile, plan.tiles.lanes
+        height, lanes = plan.rows_per_tile, plan.tiles.lanes
         zero = Vectors(lanes).known(0.0, F32)
 
         def clear(number: Value) -> None:
@@ -155,13 +145,14 @@ class _Pass:
         return self.nest.first_row + self.nest.row_of(self.first + number)
 
     def accumulator(self, number: ArrayLike, row: int) -> Value:
+        """The index of the accumulators of a row of an activation tile of the pass."""
         plan = self.nest.plan
         index: Value = (number * plan.dot_words + row * plan.tiles.lanes).value
         return index
 
 
 def _registers(tile_set: int, planes: int) -> range:
-    """The tile registers of a set of accumulators: one for each plane."""
+    """The tile registers of a set of accumulators, 0 or 1: one for each of up to three planes."""
     return range(3 * tile_set, 3 * tile_set + planes)
 
 
@@ -334,7 +325,7 @@ class _Superblock:
         weight, lanes, fma = plan.weight, plan.tiles.lanes, nest.target.fma
         reader, record = nest.operands.weight, self.number * self._records
         _, scale = reader.quantized_scale(self._columns(record, 0))
-        height, block = plan.shape.rows_per_tile, self.number * plan.scale.blocks
+        height, block = plan.rows_per_tile, self.number * plan.scale.blocks
         row_scales = nest.row_words(owner.row_of(number)).load(block, BlockWord.SCALE)
         for row in range(height * part // self._k_pieces, height * (part + 1) // self._k_pieces):
             dots = [

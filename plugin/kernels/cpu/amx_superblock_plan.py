@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...emit.amx import CACHE_LINE_BYTES
+from ...emit.amx import TILE_ROW_BYTES
+from ...emit.vectors import CACHE_LINE_BYTES
 from ..isa.base import InstructionSet
-from ..pack.packed_weight import PackedWeight, ScaleEncoding, Tiles
+from ..pack.packed_weight import PackedWeight, ScaleEncoding
 from .activation_layout import ActivationLayout
-from .amx_nest import AmxShape
-from .amx_plan import TILE_ROW_BYTES
+from .amx_nest import ACTIVATION_TILE, AmxNestPlan
 
 DIGIT_BITS = 7
 """Bits of the lower plane: bytes are signed."""
@@ -21,17 +21,13 @@ _MAX_SUPERBLOCK_K = 1024
 """K of a superblock, at most: the sum over it is below 2**31."""
 _MIN_ROWS, _MIN_ROWS_THREE_PLANES = 9, 17
 """AVX512-VNNI is as fast with fewer rows; `amx_blockwise` beats three planes for one tile."""
-ACTIVATION_TILE, WEIGHT_TILE = 6, 7
-"""The tile registers after the two sets of accumulators, which have up to three each."""
 
 
 @dataclass(frozen=True)
-class AmxSuperblockPlan:
-    """A GEMM with sums of integers over superblocks; `m` is M of a batch, None if it is dynamic."""
+class AmxSuperblockPlan(AmxNestPlan):
+    """A GEMM with sums of integers over superblocks; `scale` is the encoding of its scales."""
 
-    weight: PackedWeight
     scale: ScaleEncoding
-    m: int | None
 
     @classmethod
     def of(
@@ -51,23 +47,13 @@ class AmxSuperblockPlan:
             return None
         if any(each.greatest is None or each.blocks != scale.blocks for each in encodings):
             return None
-        plan = cls(weight, scale, m)
+        plan = cls(weight, m, scale)
         if k % weight.record_k or plan.greatest_product > _MAX_PRODUCT:
             return None
         if m is not None and m < (_MIN_ROWS if plan.planes < 3 else _MIN_ROWS_THREE_PLANES):
             return None
         has_bytes = weight.offset is None or (weight.offset.greatest or 0) <= _MAX_OFFSET
         return plan if has_bytes and plan.tiles_per_pass else None
-
-    @property
-    def tiles(self) -> Tiles:
-        """The layout of the integers."""
-        return self.weight.tiles
-
-    @property
-    def shape(self) -> AmxShape:
-        """The sizes that all loop nests with AMX have."""
-        return AmxShape(self.tiles, self.m)
 
     @property
     def activation_layout(self) -> ActivationLayout:
@@ -104,12 +90,12 @@ class AmxSuperblockPlan:
     @property
     def dot_words(self) -> int:
         """The words of the dot products of an activation tile, of one plane."""
-        return self.shape.rows_per_tile * self.tiles.lanes
+        return self.rows_per_tile * self.tiles.lanes
 
     @property
     def tiles_per_pass(self) -> int:
         """The activation tiles whose accumulators are in memory; 0 if the planes do not fit."""
-        return self.shape.tiles_per_pass(self.planes * (self.plane_bytes + 4 * self.dot_words), 1)
+        return self.tiles_that_fit(self.planes * (self.plane_bytes + 4 * self.dot_words), 1)
 
     @property
     def pipelines_superblocks(self) -> bool:
@@ -117,7 +103,7 @@ class AmxSuperblockPlan:
 
         An even number of tiles ends with the other set of accumulators.
         """
-        tiles, per_pass = self.shape.activation_tiles, self.tiles_per_pass
+        tiles, per_pass = self.activation_tiles, self.tiles_per_pass
         return tiles is not None and per_pass % 2 == 0 and tiles % per_pass == 0
 
     @property
@@ -131,5 +117,5 @@ class AmxSuperblockPlan:
     @property
     def tile_shapes(self) -> list[tuple[int, int]]:
         """Rows, and bytes of a row, of each tile: accumulators, activations and the weight."""
-        rows = (self.shape.rows_per_tile, TILE_ROW_BYTES)
+        rows = (self.rows_per_tile, TILE_ROW_BYTES)
         return [*[rows] * (ACTIVATION_TILE + 1), (TILE_ROW_BYTES // 4, TILE_ROW_BYTES)]

@@ -5,30 +5,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ...emit.vectors import MAX_SCRATCH_BYTES
 from ...numerics.cache_formats import CacheFormat
 from ...numerics.element_types import F32
 from ..isa.base import InstructionSet
 from .cache_reader import KEYS_PER_TILE, vectors_per_load
 
 _KEYS_PER_BLOCK = (64, 32, 16)
-"""The largest block that fits is chosen: 64 keys of 256 f16 are 32 KiB, an L1 cache."""
+"""The keys of a block; the largest block that fits is chosen.
+
+64 keys of 256 f16 are 32 KiB, an L1 cache.
+"""
 _MAX_KEYS_PER_BLOCK_OF_ONE_QUERY = 32
-"""With one query in a workgroup, the next block of keys is prefetched."""
+"""Keys of a block, at most, of a workgroup with one query, which prefetches the next block."""
 _MAX_SEPARATE_QUERIES = 8
-"""Up to this many causal queries have a workgroup each, with the bits of one query alone."""
-_MAX_SCRATCH_BYTES = 30 << 10
-"""Scratch memory takes this much of the 32 KiB that IREE gives a workgroup."""
+"""Causal queries, at most, that have a workgroup each; their bits are those of one query alone."""
 _MAX_ROWS_PER_WORKGROUP = 64
-"""A workgroup has at most this many rows, a query of a head each, with a query at least."""
+"""Rows (queries of a head) of a workgroup, at most; it has the rows of one query at least."""
 _MIN_WORKGROUPS = 8
-"""A workgroup has fewer rows if there would be fewer workgroups than this."""
+"""Workgroups of static queries, at least, as far as there are queries of KV heads."""
 _MIN_TILES_TO_DECODE_ONCE = 4
-"""Integers for this many register tiles of rows are decoded once, to scratch memory."""
+"""Register tiles of rows, at least, for which integers are decoded once, to scratch memory."""
 _MIN_ROWS_TO_TRANSPOSE_KEYS = 16
-"""Keys are transposed for at least this many rows. With 128 queries, 12 heads of 32 and 128 keys
-attention takes 0.6 of the time of scores that are summed over lanes (Zen 5)."""
+"""Rows of a workgroup, at least, for which keys are transposed.
+
+With 128 queries, 12 heads of 32 and 128 keys attention takes 0.6 of the time of scores that are
+summed over lanes (Zen 5).
+"""
 DECODED_ELEMENTS = 2048
-"""Elements that are decoded together: 32 of the values of 64 keys, or 4 keys of up to 512."""
+"""Elements that are decoded together: 4 keys of up to 512, or 32 elements of each of 64 values."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,17 @@ class AttentionPlan:
         decoded = DECODED_ELEMENTS if self.decodes_once else 0
         for keys in _KEYS_PER_BLOCK:
             transposed = keys * self.head_size if self.transposes_keys else 0
-            numbers = rows * (keys + self.lanes + 2) + decoded + transposed
-            if numbers * F32.bits // 8 <= _MAX_SCRATCH_BYTES:
+            elements = self._row_elements(rows, keys) + decoded + transposed
+            if elements * F32.bits // 8 <= MAX_SCRATCH_BYTES:
                 return keys
         return None
+
+    def _row_elements(self, rows: int, keys: int) -> int:
+        """The f32 in scratch memory for rows and a block of keys.
+
+        A row has a score of each key, a denominator in each lane, a maximum and a factor.
+        """
+        return rows * (keys + self.lanes + 2)
 
     @property
     def decodes_once(self) -> bool:
@@ -85,8 +97,8 @@ class AttentionPlan:
         """True if the keys of a block are transposed to scratch memory, for all rows."""
         rows, keys = self.rows_per_workgroup, min(_KEYS_PER_BLOCK)
         has_rows = _MIN_ROWS_TO_TRANSPOSE_KEYS <= rows <= _MAX_ROWS_PER_WORKGROUP
-        numbers = keys * self.head_size + rows * (keys + self.lanes + 2)
-        fits = numbers * F32.bits // 8 <= _MAX_SCRATCH_BYTES
+        elements = keys * self.head_size + self._row_elements(rows, keys)
+        fits = elements * F32.bits // 8 <= MAX_SCRATCH_BYTES
         return self.queries is not None and not self.key_format.is_quantized and has_rows and fits
 
     @property
@@ -138,7 +150,11 @@ class AttentionPlan:
 
     @property
     def value_tile(self) -> tuple[int, int]:
-        """Rows, and vectors of results, of a register tile."""
+        """Rows, and vectors of results, of a register tile.
+
+        They take 16 registers of an instruction set with vectors of 16 lanes, else 8, or more
+        if a load returns more vectors.
+        """
         vectors = vectors_per_load(self.value_format, self.lanes)
         if self.transposes_keys and vectors == 1:
             vectors = min(4, self.head_size // self.lanes)

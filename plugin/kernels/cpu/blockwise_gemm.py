@@ -52,7 +52,7 @@ from ..pack.packed_weight import PackedWeight, Tiles
 from .activation_layout import ActivationLayout, index_plus
 from .amx_blockwise import AmxBlockwise
 from .amx_blockwise_plan import AmxBlockwisePlan
-from .amx_nest import AmxNest
+from .amx_nest import AmxNest, AmxWorkgroup
 from .amx_superblock import AmxSuperblock
 from .amx_superblock_plan import AmxSuperblockPlan
 from .blockwise_tile import (
@@ -65,11 +65,11 @@ from .blockwise_tile import (
 from .weight_reader import UnpackedPanel, WeightReader, weight_bindings
 
 _INT8_MACS_PER_MAC, _INT8_MACS_PER_F32_MAC = 2, 8
-"""A MAC takes about as long as this many int8 MACs, with int8 and with f32 activations."""
+"""int8 MACs of `int8_conv` that take about as long as a MAC with int8, and with f32 activations."""
 _MIN_ROW_GROUPS_PER_PANEL = 4
-"""Unpacking to panels pays with this many groups of MR rows (AVX2, 16 rows: 3 to 14 %)."""
+"""Groups of MR rows, at least, for which panels are unpacked (AVX2, 16 rows: 3 to 14 % faster)."""
 _PANEL_ROWS = 64
-"""The accumulators of this many rows are in memory while panels are unpacked."""
+"""Rows whose accumulators are in memory together while panels are unpacked."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,9 @@ class BlockwiseGemm:
         batches: the number of weights, whose tiles are consecutive; each is multiplied with
             ``M / batches`` rows.
         epilogue: the fused epilogue; only without batches.
-        matrices: the number of packed weights, of which a number for each batch chooses one; None
-            for a weight of each batch. Numbers out of range are clamped.
+        matrices: the number of packed weights, of which each batch reads one: the *choices*, a
+            binding, have its number for each batch, which is clamped. None for a weight for each
+            batch, in their order.
         activation_block: consecutive k whose int8 activations share a scale; None for those of a
             block of the weight.
     """
@@ -144,8 +145,9 @@ class BlockwiseGemm:
     def kernel(self) -> Kernel:
         """Build the kernel.
 
-        Bindings: the weight; the choices; activations, f32 or those of `QuantizeRows`: int8
-        k-packs, and the words of each block; tables of the epilogue; the result.
+        Bindings: the weight; the choices, if `matrices` is not None; activations, f32 or those of
+        `QuantizeRows` (int8 k-packs, and the words of each block); tables of the epilogue; the
+        result.
         """
         tiles, layout = self.tiles, self.activation_layout
         activations = [layout.integers(I32), layout.block_words]
@@ -165,7 +167,7 @@ class BlockwiseGemm:
         if self.m is not None:
             cost = _INT8_MACS_PER_F32_MAC if self.has_f32_activations else _INT8_MACS_PER_MAC
             macs = cost * self.m * tiles.n * tiles.k
-        return Kernel("block_product", bindings, workgroups, self._body, self.m, macs=macs)
+        return Kernel("blockwise_gemm", bindings, workgroups, self._body, self.m, macs=macs)
 
     def _body(self, memories: Sequence[Value], workgroup: Value, rows: Extent) -> None:
         arguments = list(memories)
@@ -234,10 +236,12 @@ class _Workgroup:
         if gemm.amx_plan is None:
             return None
         first_row = scalar(self.global_rows(constant_index(0), 1)[0])
-        operands = (gemm.target, gemm.epilogue, self.operands, self.rows, first_row, gemm.batches)
+        workgroup = AmxWorkgroup(
+            gemm.target, gemm.epilogue, self.operands, self.rows, first_row, gemm.batches
+        )
         if isinstance(gemm.amx_plan, AmxSuperblockPlan):
-            return AmxSuperblock(gemm.amx_plan, *operands)
-        return AmxBlockwise(gemm.amx_plan, *operands)
+            return AmxSuperblock(gemm.amx_plan, workgroup)
+        return AmxBlockwise(gemm.amx_plan, workgroup)
 
     def _emit_without_tiles(self, panels: _PanelLoop | None) -> None:
         gemm, rows = self.gemm, self.rows

@@ -335,9 +335,9 @@ class BlockwiseF32Tile(BlockwiseTile):
     ) -> list[ArrayLike]:
         lanes, accumulators = self.tiles.lanes, [each.i32 for each in initial]
         first = _times(steps[0].number, self.tiles.k_per_step)
-        reals_of = self._reals(block)
+        weights_of = self._dequantized(block)
         for number in k_packs:
-            for member, weights in enumerate(reals_of(self._integers(steps, number))):
+            for member, weights in enumerate(weights_of(self._integers(steps, number))):
                 position = number * self.tiles.k_pack + member
                 k, broadcasts = index_plus(first, position), dict[Value, ArrayLike]()
                 for index, (row, vector) in enumerate(self.positions):
@@ -352,10 +352,13 @@ class BlockwiseF32Tile(BlockwiseTile):
                 accumulators = [each.i32 for each in barriers]
         return accumulators
 
-    def _reals(
+    def _dequantized(
         self, block: BlockIndex
     ) -> Callable[[Sequence[ArrayLike]], Iterator[list[ArrayLike]]]:
-        """Return a generator of the reals of a k-pack: for each member, those of each vector."""
+        """Return a generator of a k-pack's weights as f32, before scales if there are no offsets.
+
+        It yields the weights of each member of the k-pack, for each vector of columns.
+        """
         floats = self.weight.floats
         if floats is not None:
             return lambda k_packs: iter(decode_floats(floats, self.target, k_packs))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ...core._mlir import Value
 from ...emit import ArrayLike, linalg, scalar
 from ...emit.vectors import (
+    CACHE_LINE_BYTES,
     bitcast,
     broadcast,
     element_at,
@@ -27,8 +28,6 @@ from ...numerics.element_types import BF16, F32, I8, I32
 
 KEYS_PER_TILE = 4
 """A register tile of scores has this many keys."""
-_CACHE_LINE_BYTES = 64
-"""The bytes of a cache line, which one prefetch loads."""
 
 
 def vectors_per_load(storage: CacheFormat, lanes: int) -> int:
@@ -144,7 +143,7 @@ class CacheReader:
 
     def prefetch(self, first: ArrayLike) -> None:
         """Prefetch the rows of a tile of keys."""
-        elements = _CACHE_LINE_BYTES * 8 // self.storage.element.bits
+        elements = CACHE_LINE_BYTES * 8 // self.storage.element.bits
         for number in range(KEYS_PER_TILE):
             key = (first + number).value
             for offset in range(0, self.storage.row_length(self.head_size), elements):

@@ -15,10 +15,7 @@ from ..pack.packed_weight import Tiles
 from .pad_copy import PadCopyKernel
 
 MAX_PADDED_BYTES = 16 << 10
-"""Padded rows in scratch memory stay in the L1 cache beside the weight up to this size.
-
-IREE gives a workgroup 32 KiB.
-"""
+"""Scratch memory of padded rows, at most, which stay in the L1 cache beside the weight."""
 
 
 @dataclass(frozen=True)

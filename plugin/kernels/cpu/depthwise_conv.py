@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +44,7 @@ from ..epilogue.fused_epilogue import epilogue_bindings
 from .depthwise_plan import DepthwisePlan, GatherPlan
 
 _MAX_UNROLL = 64
-"""Up to this many weight vectors of a period, the rows of the filter are unrolled."""
+"""Weight vectors of a period, at most, for which the rows of the filter are unrolled."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class DepthwiseConv(DepthwisePlan):
             Binding((pixels, self.channels), I8),
             *epilogue_bindings(self.epilogue, self.channels, shape),
         ]
-        name, macs = "depthwise_product", self.equivalent_macs
+        name, macs = "depthwise_conv", self.equivalent_macs
         return Kernel(name, bindings, self.workgroups, self._body, 0, macs=macs)
 
     def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
@@ -129,14 +129,14 @@ class _Task:
 
         loop(first.value, end.value, 1, emit_row)
 
-    def _channel(self, vector: ArrayLike) -> ArrayLike:
+    def channel(self, vector: ArrayLike) -> ArrayLike:
         """The first channel of a vector of the chunk; the last two vectors may overlap."""
         channel, lanes = (vector + self.first_vector) * self.target.lanes, self.target.lanes
         if self.conv.channels % lanes:
             channel = np.minimum(channel, self.conv.channels - lanes)
         return channel
 
-    def _ring_row(self, row: ArrayLike, tap: ArrayLike) -> ArrayLike:
+    def ring_row(self, row: ArrayLike, tap: ArrayLike) -> ArrayLike:
         """The row in the ring of a vertical tap of an output row."""
         axis = self.conv.vertical
         return (
@@ -148,7 +148,7 @@ class _Task:
     def _gather(self, row: ArrayLike, tap: ArrayLike) -> None:
         """Gather the image row of a vertical tap of an output row, or padding."""
         axis = self.conv.vertical
-        ring_row = self._ring_row(row, tap)
+        ring_row = self.ring_row(row, tap)
         image_row = row * axis.stride + tap * axis.dilation - axis.pad_low
 
         def gather_vector(vector: Value) -> None:
@@ -173,7 +173,7 @@ class _Task:
         """Gather an image row; pixels at its ends may be padding."""
         axis, plan, target = self.conv.horizontal, self.plan, self.target
         spacing, strip_packs = self.packs.spacing, self.plan.strip_packs
-        channel = self._channel(scalar(vector))
+        channel = self.channel(scalar(vector))
         first_pixel = (self.image * self.conv.vertical.size + image_row) * axis.size
         start = self.strip * (plan.strip * axis.stride) - axis.pad_low
 
@@ -216,81 +216,15 @@ class _Task:
         first = self.strip * plan.strip
         if plan.strips > 1:
             tiles = quotient(np.minimum(outputs - first, plan.strip), plan.mr)
-        compute = self._register_tile(row, vector, first)
-        loop(0, tiles.value, 1, lambda tile: compute(scalar(tile), plan.mr))
+        strip = _StripOfVector(self, row, vector, first)
+        loop(0, tiles.value, 1, lambda tile: strip.compute_tile(scalar(tile), plan.mr))
         if rest:
             has_rest = tiles * plan.mr + first == outputs - rest
-            when(has_rest, lambda: compute(tiles, rest))
-
-    def _register_tile(
-        self, row: ArrayLike, vector: ArrayLike, first: ArrayLike
-    ) -> Callable[[ArrayLike, int], None]:
-        """Return what computes a register tile, by its number in the strip and its pixels."""
-        conv, packs, target = self.conv, self.packs, self.target
-        filter_rows, lanes = conv.vertical.taps, target.lanes
-        length = lanes * target.k_pack
-        channel = self._channel(vector)
-        pack_keys = [
-            (output, number)
-            for output in range(packs.period)
-            for number in range(len(packs.of_output(output)))
-        ]
-        is_loop = len(pack_keys) * filter_rows > _MAX_UNROLL
-
-        def load_weights(tap: ArrayLike) -> dict[tuple[int, int], ArrayLike]:
-            """The weight vectors of a row of the filter."""
-            weights = {}
-            for number, key in enumerate(pack_keys):
-                index = [(tap + number * filter_rows).value, (channel * target.k_pack).value]
-                weights[key] = convert(
-                    load(self.weight, index, length, I8), target.multiplicand_type
-                )
-            return weights
-
-        def add_row(
-            tap: ArrayLike,
-            weights: dict[tuple[int, int], ArrayLike],
-            first_pack: ArrayLike,
-            carried: Sequence[ArrayLike],
-        ) -> list[ArrayLike]:
-            """Add the products of a row of the filter."""
-            ring_row, loaded = self._ring_row(row, tap), dict[int, ArrayLike]()
-            accumulators = list(carried)
-            for output in range(len(accumulators)):
-                for number, (pack, *_) in enumerate(packs.of_output(output)):
-                    if pack not in loaded:
-                        column = (first_pack + pack).value
-                        index = [ring_row.value, vector.value, column, constant_index(0)]
-                        loaded[pack] = load(self.ring, index, length, target.multiplicand_type)
-                    weight = weights[output % packs.period, number]
-                    accumulators[output] = target.add_products(
-                        accumulators[output], loaded[pack], weight
-                    )
-            return accumulators
-
-        taps = [scalar(constant_index(tap)) for tap in range(filter_rows)]
-        unrolled_weights = [] if is_loop else [load_weights(tap) for tap in taps]
-        initial = load(self.initial, [channel.value], lanes, I32)
-
-        def compute(tile: ArrayLike, pixels: int) -> None:
-            first_pack = tile * (self.plan.mr * conv.horizontal.stride // packs.spacing)
-            accumulators = [initial] * pixels
-            if is_loop:
-
-                def add_loaded_row(tap: Value, *carried: ArrayLike) -> list[ArrayLike]:
-                    return add_row(scalar(tap), load_weights(scalar(tap)), first_pack, carried)
-
-                accumulators = loop(0, filter_rows, 1, add_loaded_row, accumulators)
-            for tap, weights in zip(taps, unrolled_weights, strict=False):
-                accumulators = add_row(tap, weights, first_pack, accumulators)
-            output_row = self.image * conv.vertical.outputs + row
-            self._store(accumulators, output_row, first + tile * self.plan.mr, channel)
-
-        return compute
+            when(has_rest, lambda: strip.compute_tile(tiles, rest))
 
     # -- epilogue and store -----------------------------------------------------------------------
 
-    def _store(
+    def store(
         self,
         accumulators: Sequence[ArrayLike],
         row: ArrayLike,
@@ -344,3 +278,86 @@ class _Task:
                 store(slice_lanes(estimate, number * lanes, lanes), self.result, target)
         if conditions:
             when(functools.reduce(operator.or_, conditions), write_exactly)
+
+
+class _StripOfVector:
+    """The register tiles of a strip of an output row, for a vector of channels.
+
+    It is constructed before the loop over register tiles, where it loads the initial accumulators,
+    and the weight if the rows of the filter are unrolled.
+
+    Args:
+        row: the output row.
+        vector: the number of the vector in the chunk.
+        first: the strip's first output pixel.
+    """
+
+    def __init__(self, task: _Task, row: ArrayLike, vector: ArrayLike, first: ArrayLike) -> None:
+        self._task, self._row, self._vector, self._first = task, row, vector, first
+        self._channel, packs = task.channel(vector), task.packs
+        self._pack_keys = [
+            (output, number)
+            for output in range(packs.period)
+            for number in range(len(packs.of_output(output)))
+        ]
+        filter_rows = task.conv.vertical.taps
+        self._is_loop = len(self._pack_keys) * filter_rows > _MAX_UNROLL
+        self._taps = [scalar(constant_index(tap)) for tap in range(filter_rows)]
+        self._weights = [] if self._is_loop else [self._load_weights(tap) for tap in self._taps]
+        self._initial = load(task.initial, [self._channel.value], task.target.lanes, I32)
+
+    @property
+    def _length(self) -> int:
+        """The elements of a vector of k-packs."""
+        return self._task.target.lanes * self._task.target.k_pack
+
+    def compute_tile(self, tile: ArrayLike, pixels: int) -> None:
+        """Compute a register tile, by its number in the strip, and store it."""
+        task, axis = self._task, self._task.conv.horizontal
+        first_pack = tile * (task.plan.mr * axis.stride // task.packs.spacing)
+        accumulators = [self._initial] * pixels
+        if self._is_loop:
+
+            def add_loaded_row(tap: Value, *carried: ArrayLike) -> list[ArrayLike]:
+                weights = self._load_weights(scalar(tap))
+                return self._add_row(scalar(tap), weights, first_pack, carried)
+
+            accumulators = loop(0, len(self._taps), 1, add_loaded_row, accumulators)
+        for tap, weights in zip(self._taps, self._weights, strict=False):
+            accumulators = self._add_row(tap, weights, first_pack, accumulators)
+        output_row = task.image * task.conv.vertical.outputs + self._row
+        task.store(accumulators, output_row, self._first + tile * task.plan.mr, self._channel)
+
+    def _load_weights(self, tap: ArrayLike) -> dict[tuple[int, int], ArrayLike]:
+        """Load a row of the filter: the weight of each k-pack of each output pixel of a period."""
+        task, filter_rows = self._task, self._task.conv.vertical.taps
+        weights = {}
+        for number, key in enumerate(self._pack_keys):
+            position = [tap + number * filter_rows, self._channel * task.target.k_pack]
+            index = [each.value for each in position]
+            loaded = load(task.weight, index, self._length, I8)
+            weights[key] = convert(loaded, task.target.multiplicand_type)
+        return weights
+
+    def _add_row(
+        self,
+        tap: ArrayLike,
+        weights: Mapping[tuple[int, int], ArrayLike],
+        first_pack: ArrayLike,
+        carried: Sequence[ArrayLike],
+    ) -> list[ArrayLike]:
+        """Add the products of a row of the filter."""
+        task, target, packs = self._task, self._task.target, self._task.packs
+        ring_row, loaded = task.ring_row(self._row, tap), dict[int, ArrayLike]()
+        accumulators = list(carried)
+        for output in range(len(accumulators)):
+            for number, (pack, *_) in enumerate(packs.of_output(output)):
+                if pack not in loaded:
+                    column = (first_pack + pack).value
+                    index = [ring_row.value, self._vector.value, column, constant_index(0)]
+                    loaded[pack] = load(task.ring, index, self._length, target.multiplicand_type)
+                weight = weights[output % packs.period, number]
+                accumulators[output] = target.add_products(
+                    accumulators[output], loaded[pack], weight
+                )
+        return accumulators

@@ -12,11 +12,11 @@ from ..isa.base import InstructionSet
 from ..pack.tap_packs import TapPacks
 
 _CHANNELS_PER_CHUNK = 64
-"""A task gathers this many channels: a pixel has them in one cache line."""
+"""Channels of a task, at most: those of a pixel are one cache line."""
 _MAX_MR = 8
-"""A register tile has at most this many output pixels."""
+"""Output pixels of a register tile, at most."""
 _MAX_GATHERED_BYTES = 24 << 10
-"""Gathered k-packs stay in the L1 cache; IREE gives a workgroup 32 KiB."""
+"""Scratch memory of gathered k-packs, at most, which stay in the L1 cache."""
 _MACS_PER_TAP, _MACS_PER_GATHERED_BYTE = 4, 5
 """A tap, and a gathered byte, take about as long as this many int8 MACs of a GEMM."""
 
@@ -53,7 +53,7 @@ class DepthwisePlan:
 
     @property
     def halo_macs(self) -> int:
-        """The same of the image rows that a block of output rows gathers again."""
+        """The int8 MACs that take about as long as the image rows that two blocks both gather."""
         rows = max(0, self.vertical.receptive_field - self.vertical.stride)
         return _MACS_PER_GATHERED_BYTE * rows * self.horizontal.size * self.channels
 

@@ -9,7 +9,7 @@ their sign offset adds to the accumulators. Accumulators are i32 and wrap, like 
 loops.
 
 Loop nest of a workgroup: MR rows at a time, then the remaining rows one by one; within them K, of
-which up to `_MAX_UNROLL` k-packs are unrolled.
+which up to `MAX_UNROLL` k-packs are unrolled.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
 from ..isa.base import InstructionSet
 from ..pack.packed_weight import Tiles
-
-_MAX_UNROLL = 8
-"""k-packs that are unrolled in a loop over K, at most; more make the code larger."""
+from .k_loop_nest import MAX_UNROLL
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class DynamicGemm:
             Binding((None, tiles.steps), I32),
             Binding((None, tiles.n), I32),
         ]
-        return Kernel("row_product", bindings, tiles.count, self._body, None)
+        return Kernel("dynamic_gemm", bindings, tiles.count, self._body, None)
 
     def _body(self, memories: Sequence[Value], tile: Value, rows: Extent) -> None:
         mr = self.target.pixels_per_tile(self.tiles.vectors)
@@ -62,7 +60,7 @@ class DynamicGemm:
         vectors, lanes, length = tiles.vectors, tiles.lanes, tiles.lanes * target.k_pack
         rows = [(scalar(row) + offset).value if offset else row for offset in range(mr)]
         initial = [load(first, [tile, n * lanes], lanes, I32) for n in range(vectors)]
-        unroll = next(count for count in range(_MAX_UNROLL, 0, -1) if tiles.steps % count == 0)
+        unroll = next(count for count in range(MAX_UNROLL, 0, -1) if tiles.steps % count == 0)
 
         def accumulate(position: Value, *carried: ArrayLike) -> list[ArrayLike]:
             accumulators = list(carried)

@@ -1,9 +1,7 @@
 """Elementwise kernel: an expression of each element, or its reduction along the last axis.
 
-An expression is a list of operations, each of which reads those before it (`ExpressionBody`). An
-operand is read at an offset, and with a stride for each axis: broadcasts, reshapes and reversals
-are not materialized. Elements of the last axis are vectorized where operands are contiguous along
-it. A reduction has four vectors of partial results, which are combined in pairs.
+Elements of the last axis are vectorized where operands are contiguous along it. A reduction has
+four vectors of partial results, which are combined in pairs.
 
 `subquant.kernels.fusion.elementwise_fusion` chooses the operations of an expression.
 """
@@ -11,19 +9,14 @@ it. A reduction has four vectors of partial results, which are combined in pairs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ...core._mlir import Value
-from ...emit import ArrayLike, Scalars, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent, constant_index
-from ...emit.stablehlo_semantics import COMPARISONS, ELEMENTWISE
+from ...emit.linalg import Extent
 from ...emit.vectors import (
-    Vectors,
     broadcast,
     load,
     load_element,
@@ -32,141 +25,20 @@ from ...emit.vectors import (
     store,
     store_element,
 )
-from ...numerics.array_functions import bits_of, convert
-from ...numerics.casts import Cast
+from ...numerics.array_functions import bits_of
 from ...numerics.element_types import F32, U32, ElementType
-from ...numerics.parameters import ExpressedType, StorageType
-
-INT8_MACS_PER_OP, _INT8_MACS_PER_TRANSCENDENTAL = 8, 64
-"""An operation on an element takes about as long as this many int8 MACs."""
-PARTIAL_RESULTS = 4
-"""An addition has a latency of four cycles: four independent ones keep the unit busy."""
-
-FLOAT_OPS = (
-    *("stablehlo.divide", "stablehlo.exponential", "stablehlo.floor", "stablehlo.logistic"),
-    *("stablehlo.round_nearest_even", "stablehlo.sqrt", "stablehlo.tanh"),
+from .expression import (
+    INT8_MACS_PER_OP,
+    PARTIAL_RESULTS,
+    REDUCTIONS,
+    ConstantNode,
+    ExpressionBody,
+    Node,
+    StepResult,
+    apply_step,
+    form_of,
+    linear_index,
 )
-_NUMBER_OPS = (
-    *("stablehlo.abs", "stablehlo.add", "stablehlo.maximum", "stablehlo.minimum"),
-    *("stablehlo.multiply", "stablehlo.negate", "stablehlo.subtract"),
-)
-BITWISE_OPS = ("stablehlo.and", "stablehlo.or", "stablehlo.xor")
-SHIFTS = ("stablehlo.shift_left", "stablehlo.shift_right_arithmetic")
-BITCAST, CONVERT = "stablehlo.bitcast_convert", "stablehlo.convert"
-QUANTIZE = "subquant.quantize"
-SELECT = "stablehlo.select"
-ELEMENT_OPS: dict[str, Callable[..., ArrayLike]] = {
-    **{
-        name: ELEMENTWISE[name]
-        for name in (*FLOAT_OPS, *_NUMBER_OPS, *BITWISE_OPS, *SHIFTS, SELECT)
-    },
-    **COMPARISONS,
-}
-"""Comparisons are named by their direction; `_apply` has the casts."""
-TRANSCENDENTALS = ("stablehlo.exponential", "stablehlo.logistic", "stablehlo.tanh")
-REDUCTIONS: dict[str, tuple[str, Callable[..., ArrayLike], str, float]] = {
-    "stablehlo.add": ("sum", np.add, "add", 0.0),
-    "stablehlo.maximum": ("greatest", np.maximum, "maximumf", -math.inf),
-    "stablehlo.minimum": ("least", np.minimum, "minimumf", math.inf),
-}
-"""A reduction has a kernel name, a function, a kind of ``vector.reduction``, a neutral element.
-
-Reductions are of f32, and additions of i32 too.
-"""
-
-
-# -- expressions ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class OperandRead:
-    """An operand, read at ``offset + sum_i strides[i] * position[i]``."""
-
-    operand: int
-    offset: int
-    strides: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ConstantNode:
-    """A constant, as text of `float.hex` or `int`: -0.0 is not 0.0."""
-
-    text: str
-    element: ElementType
-
-    @property
-    def number(self) -> float | int:
-        """The number."""
-        return float.fromhex(self.text) if self.element.is_float else int(self.text)
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The result of a step, by its number."""
-
-    number: int
-
-
-Node: TypeAlias = "OperandRead | ConstantNode | StepResult"
-"""An element that a step reads."""
-
-
-@dataclass(frozen=True)
-class ExpressionStep:
-    """An operation of `ELEMENT_OPS`, or a cast, with the element type of its result.
-
-    `storage` is the storage type of a quantization.
-    """
-
-    name: str
-    operands: tuple[Node, ...]
-    element: ElementType
-    storage: StorageType | None = None
-
-
-@dataclass(frozen=True)
-class ExpressionBody:
-    """Steps, each after those that it reads, and the node of the result."""
-
-    steps: tuple[ExpressionStep, ...]
-    result: Node
-
-    def reads(self) -> list[OperandRead]:
-        """The reads of operands, with repetitions."""
-        nodes = [node for step in self.steps for node in step.operands]
-        return [node for node in (*nodes, self.result) if isinstance(node, OperandRead)]
-
-    def with_strides(self, strides: Callable[[tuple[int, ...]], tuple[int, ...]]) -> ExpressionBody:
-        """Return the expression with a function applied to the strides of each read."""
-
-        def replaced(node: Node) -> Node:
-            if not isinstance(node, OperandRead):
-                return node
-            return replace(node, strides=strides(node.strides))
-
-        steps = [replace(step, operands=tuple(map(replaced, step.operands))) for step in self.steps]
-        return ExpressionBody(tuple(steps), replaced(self.result))
-
-    def cost(self) -> int:
-        """The int8 MACs that take about as long as an element."""
-        return sum(
-            _INT8_MACS_PER_TRANSCENDENTAL if step.name in TRANSCENDENTALS else INT8_MACS_PER_OP
-            for step in self.steps
-        )
-
-
-def apply_step(step: ExpressionStep, operands: Sequence[ArrayLike]) -> ArrayLike:
-    """Compute a step of its operands."""
-    if step.name == CONVERT:
-        return convert(operands[0], step.element)
-    if step.name == BITCAST:
-        return bits_of(operands[0], step.element)
-    if step.storage is not None:
-        return Cast(step.storage, ExpressedType.F32).quantize(*operands)
-    return ELEMENT_OPS[step.name](*operands)
-
-
-# -- the kernel -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -177,7 +49,7 @@ class ElementwiseKernel:
         shape: the shape that the expression is evaluated on.
         operand_sizes, operand_elements: the number of elements, and the element type, of each
             operand.
-        result_size, result_element: the same of the result.
+        result_size, result_element: the number of elements, and the element type, of the result.
         reduction: a name in `REDUCTIONS`; None for none.
         lanes: the f32 lanes of a vector.
     """
@@ -197,7 +69,7 @@ class ElementwiseKernel:
         bindings = [Binding((size,), element) for size, element in operands]
         bindings.append(Binding((self.result_size,), self.result_element))
         cost = self.expression.cost() + INT8_MACS_PER_OP * (self.reduction is not None)
-        name = REDUCTIONS[self.reduction][0] if self.reduction else "formula"
+        name = REDUCTIONS[self.reduction].kernel_name if self.reduction else "elementwise"
         return Kernel(name, bindings, 1, self._body, 0, macs=math.prod(self.shape) * cost)
 
     @property
@@ -281,20 +153,6 @@ def _loop_nest(
         body(outer)
         return
     loop(0, sizes[0], 1, lambda index: _loop_nest(sizes[1:], body, [*outer, scalar(index)]))
-
-
-def form_of(lanes: int) -> Scalars:
-    """The form of an element, or of a vector of elements."""
-    return Vectors(lanes) if lanes > 1 else Scalars()
-
-
-def linear_index(offset: int, terms: Iterable[tuple[ArrayLike, int]]) -> ArrayLike:
-    """``offset`` plus positions times strides."""
-    total = scalar(constant_index(offset))
-    for position, stride in terms:
-        if stride:
-            total = total + position * stride
-    return total
 
 
 @dataclass(frozen=True)

@@ -51,17 +51,17 @@ _MAX_UNROLL = 4
 _MAX_VECTORS = 8
 """NR in vectors, at most."""
 _FMA_LATENCY = 4
-"""Cycles until the next product is added to an accumulator; two are added in a cycle."""
+"""Cycles from an FMA to the next one of the same accumulator; two FMAs start in a cycle."""
 _LOAD_CYCLES = 0.75
-"""A load takes about this part of a cycle: half of one, and more where it misses the L1 cache."""
+"""Cycles of a load: half of one, and more where it misses the L1 cache."""
 _WEIGHT_CYCLES = 0.25
-"""A weight vector from the L2 cache takes about this part of a cycle more."""
+"""Cycles that the load of a weight vector takes longer, from the L2 cache."""
 _CACHE_SET_PERIOD = 4096
 """The bytes after which addresses have the same set of an L1 cache again: 64 sets of 64 bytes."""
 _MAX_PIXELS_PER_SET = 6
-"""A set has 8 to 12 lines, of which weights and results need some."""
+"""Pixels that stay in a set, at most: it has 8 to 12 lines, and weights and results need some."""
 _EVICTION_FACTOR = 1.25
-"""More pixels of a register tile evict each other.
+"""The cycles of a register tile whose pixels evict each other from a set, as a multiple of others.
 
 512 x 1024 x 1024 takes 7.2 ms with MR = 14 and 6.3 ms with MR = 6; with K = 1008 both take 6.4 ms
 (Intel Xeon with AMX).
@@ -92,7 +92,7 @@ class F32Conv(ConvGemm):
         ]
         workgroups = tiles.count * self.workgroups
         macs = INT8_MACS_PER_MAC * pixels * tiles.k * tiles.n
-        return Kernel("float_convolution", bindings, workgroups, self._body, pixels, macs=macs)
+        return Kernel("f32_conv", bindings, workgroups, self._body, pixels, macs=macs)
 
     @property
     def tiles_per_row(self) -> int:

@@ -35,9 +35,9 @@ from ..isa.base import InstructionSet
 _INT8_MACS_PER_MAC = 8
 """A MAC takes about as long as this many int8 MACs of a GEMM."""
 _MAX_MR = 14
-"""A register tile has at most this many output pixels."""
+"""Output pixels of a register tile, at most."""
 _COST_OF_TILE_IN_PIXELS = 1.0
-"""The weights of a register tile take as long as this many output pixels."""
+"""Output pixels that take as long as the loads of a register tile's weights."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class F32Depthwise:
             Binding((self.images * vertical.size * horizontal.size, self.channels), F32),
             *epilogue_bindings(self.epilogue, self.channels, shape, accumulator=F32),
         ]
-        name, macs = "float_depthwise", self.equivalent_macs
+        name, macs = "f32_depthwise", self.equivalent_macs
         return Kernel(name, bindings, self.workgroups, self._body, 0, macs=macs)
 
     @property

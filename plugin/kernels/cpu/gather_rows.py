@@ -45,7 +45,7 @@ _CAST = Cast(StorageType(8, False), ExpressedType.F32)
 _INT8_MACS_PER_ELEMENT = 8
 """Dequantizing an element takes about as long as this many int8 MACs."""
 _ROWS_PER_WORKGROUP = 32
-"""A row of 640 elements takes a thread 0.5 us."""
+"""Rows of a workgroup: 32 rows of 640 elements take a thread 16 us."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class GatherRows:
         ]
         workgroups = -(-self.rows // _ROWS_PER_WORKGROUP)
         macs = _INT8_MACS_PER_ELEMENT * self.rows * k
-        return Kernel("take_rows", bindings, workgroups, self._body, self.rows, macs=macs)
+        return Kernel("gather_rows", bindings, workgroups, self._body, self.rows, macs=macs)
 
     def _body(self, memories: Sequence[Value], workgroup: Value, rows: Extent) -> None:
         first = scalar(workgroup) * _ROWS_PER_WORKGROUP

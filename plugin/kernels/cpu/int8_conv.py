@@ -78,7 +78,7 @@ class Int8Conv(Int8ConvPlan):
             *epilogue_bindings(self.epilogue, tiles.count * tiles.nr, self.result_shape),
         ]
         workgroups, macs = tiles.count * self.workgroups, pixels * tiles.k * tiles.n
-        return Kernel("integer_product", bindings, workgroups, self._body, pixels, macs=macs)
+        return Kernel("int8_conv", bindings, workgroups, self._body, pixels, macs=macs)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         workgroup = _Workgroup(self, memories, scalar(number))
@@ -145,10 +145,10 @@ class _Workgroup:
 
             def slot(index: ArrayLike, slots: int) -> None:
                 if padded is not None and conv.is_copy_pipelined:
-                    is_copied = own_row == 0
+                    is_first_row = own_row == 0
                     next_tile = remainder(tile, conv.tiles_per_row) + 1
-                    is_wanted = is_copied & (next_tile < conv.tiles_per_row)
-                    padded.copy_ahead(row, next_tile, is_wanted, index, slots)
+                    has_next = is_first_row & (next_tile < conv.tiles_per_row)
+                    padded.copy_ahead(row, next_tile, has_next, index, slots)
                 self._write_in_slot(index, -(-groups // slots), groups, previous, has_previous)
 
             start = conv.geometry.first_tap(own_row, pixel) * conv.k_packs_per_pixel
@@ -172,12 +172,12 @@ class _Workgroup:
             when(self.end > self.first, write_groups)
 
     def _write_in_slot(
-        self, slot: ArrayLike, count: int, groups: int, tile: ArrayLike, is_wanted: ArrayLike
+        self, slot: ArrayLike, count: int, groups: int, tile: ArrayLike, has_previous: ArrayLike
     ) -> None:
-        """Write ``count`` groups of the previous register tile in a slot of the K loop."""
+        """Write ``count`` groups of the previous register tile, if any, in a slot of the K loop."""
 
         def write(group: ArrayLike) -> None:
-            when(is_wanted & (group < groups), lambda: self._write_group(tile, group))
+            when(has_previous & (group < groups), lambda: self._write_group(tile, group))
 
         if count == 1:
             write(slot)
@@ -293,7 +293,10 @@ class _PaddedRows:
         self.k_packs = view(memory, 0, memref_type([size * 8 // I32.bits], I32))
 
     def copy_block(self, row: ArrayLike) -> None:
-        """Copy the padded rows of the block of an output row, or what its first tile reads."""
+        """Copy the padded rows of the block of an output row.
+
+        If the copy is pipelined: only the part that the first register tile reads.
+        """
         conv, pad_copy = self._conv, self._pad_copy
         *_, width, channels = pad_copy.padded_shape
         image, first = self._first_row(row)
@@ -310,11 +313,11 @@ class _PaddedRows:
         loop(0, conv.padded_rows(conv.rows_per_block), 1, copy)
 
     def copy_ahead(
-        self, row: ArrayLike, tile: ArrayLike, is_wanted: ArrayLike, slot: ArrayLike, slots: int
+        self, row: ArrayLike, tile: ArrayLike, has_tile: ArrayLike, slot: ArrayLike, slots: int
     ) -> None:
         """Copy, in a slot, a part of the padded rows that a register tile of a row reads.
 
-        `row` is the first output row of a block; `is_wanted` is true if it has the tile `tile`.
+        `row` is the first output row of a block; `has_tile` is true if it has the tile `tile`.
         """
         conv, pad_copy, step = self._conv, self._pad_copy, self._conv.copy_step
         *_, width, channels = pad_copy.padded_shape
@@ -338,7 +341,7 @@ class _PaddedRows:
                     self._images, self._elements, image, first + offset, row_start, element
                 )
 
-        when(is_wanted & (slot * slot_vectors < vectors), copy)
+        when(has_tile & (slot * slot_vectors < vectors), copy)
 
     def _first_row(self, row: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
         """The image of an output row, and the first padded row that it reads."""

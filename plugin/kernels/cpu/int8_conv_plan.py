@@ -16,49 +16,51 @@ from ..conv_geometry import ConvAxis
 from ..isa.base import InstructionSet
 from ..pack.packed_weight import Tiles
 from .conv_gemm import MAX_PADDED_BYTES, ConvGemm
+from .k_loop_nest import MAX_UNROLL
 
-MAX_UNROLL = 8
-"""k-packs that are unrolled in a loop over K, at most; more make the code larger."""
 _MIN_K_WITHOUT_PIPELINING = 1 << 11
 """With this K or more, the epilogue takes less than 1 % of the time, and is not pipelined."""
 _MAX_CONVERTED_BYTES = 8 << 10
-"""Converted multiplicands leave room: fused kernels of a dispatch have 32 KiB together.
+"""Scratch memory of converted multiplicands, at most.
 
-Converting them there, and not in registers, pays (Emerald Rapids, 1x1: 14x14x576 to 24 channels
-12 us for 20).
+It is faster to read them there than to convert them in registers for each use (Emerald Rapids, 1x1
+filter, 14x14x576 to 24 channels: 12 us instead of 20).
 """
 _WEIGHT_COST_IN_PIXELS = 0.25
 """Loading a weight vector for a register tile costs about as much as this many output pixels."""
 _L1_WEIGHT_BYTES = 24 << 10
-"""A weight tile up to this size stays in the L1 cache beside activations."""
+"""Bytes of a weight tile, at most, that stays in the L1 cache beside activations."""
 _L2_WEIGHT_BYTES = 256 << 10
-"""A weight up to this size is still in the L2 cache of any processor from the call before."""
+"""Bytes of a weight, at most, that is still in the L2 cache from the call before."""
 _MIN_SKIPPED_SHARE = 0.01
-"""Skipping padding MACs pays from this share on (Zen 4, 3x3 of 7x7x512: 9 % faster)."""
+"""Share of padding in all MACs, at least, that is skipped (Zen 4, 3x3 of 7x7x512: 9 % faster)."""
 _MAX_PANEL_SCRATCH_BYTES = 24 << 10
-"""Padded rows and a widened panel take this much of the 32 KiB that IREE gives a workgroup."""
+"""Scratch memory of padded rows and a widened panel together, at most."""
 _MAX_WAITING_BYTES = 8 << 10
-"""Accumulators that wait for the next panel take at most this much memory."""
+"""Scratch memory of accumulators that wait for the next panel, at most."""
 _MIN_TILES_FOR_PIPELINED_COPY = 4
-"""Padded rows are copied ahead of their reads if an output row has this many register tiles."""
+"""Register tiles of an output row, at least, for which padded rows are copied ahead of reads."""
 
 _MAX_WHOLE_TILE_BYTES = 18 << 10
-"""A widened tile up to this size is one panel: 3x3 taps, 64 channels, 16 columns."""
+"""Bytes of a widened tile, at most, that is one panel: 3x3 taps, 64 channels, 16 columns."""
 _MAX_SPLIT_PANEL_BYTES = 10 << 10
-"""A widened panel of a split tile leaves room for accumulators that wait in memory."""
+"""Bytes of a widened panel of a split tile, at most; accumulators wait in memory beside it."""
 _MIN_SPLIT_K_PACKS = 32
-"""A panel of a split tile has at least this many k-packs for each reload of an accumulator."""
+"""k-packs of a panel of a split tile, at least: each accumulator is reloaded once for them."""
 _MIN_PIXELS_PER_PANEL = 32
-"""Fewer output pixels save less time than writing the panel takes."""
+"""Output pixels of a workgroup, at least: fewer save less time than writing the panel takes."""
 
 
 @dataclass(frozen=True)
 class WidenedPanels:
     """Panels of an int8 weight tile, widened to i16 multiplicands.
 
-    Widening takes as long as multiplying. So a panel, part of K of a tile, is widened to workgroup
-    memory once for all output pixels of a workgroup; it fits the L1 cache. A step of the layout
-    `tiles` has one k-pack.
+    Widening takes as long as multiplying. So a panel, part of K of a tile, is widened to scratch
+    memory once for all output pixels of a workgroup; it fits the L1 cache.
+
+    Args:
+        tiles: the layout of the weight, whose steps have one k-pack.
+        k_packs: the k-packs of a panel, which divide those of a tile.
     """
 
     tiles: Tiles
@@ -254,8 +256,8 @@ class Int8ConvPlan(ConvGemm):
             return None
         limit = min(max_bytes, _MAX_SPLIT_PANEL_BYTES) // k_pack_bytes
         choices = [n for n in range(_MIN_SPLIT_K_PACKS, limit + 1) if tiles.steps % n == 0]
-        # The K loop unrolls up to 8 k-packs: prefer multiples.
-        k_packs = max(choices, key=lambda n: (math.gcd(n, 8), n), default=None)
+        # Multiples of the K loop's unroll factor leave no remainder.
+        k_packs = max(choices, key=lambda n: (math.gcd(n, MAX_UNROLL), n), default=None)
         return None if k_packs is None else WidenedPanels(tiles, target, k_packs)
 
     @property

@@ -20,11 +20,11 @@ from ...emit.vectors import load, load_element, prefetch, quotient, remainder
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, ElementType
 from ..isa.base import Accumulator
-from .int8_conv_plan import MAX_UNROLL, Int8ConvPlan
-from .k_loop_nest import KLoopNest, Slot
+from .int8_conv_plan import Int8ConvPlan
+from .k_loop_nest import MAX_UNROLL, KLoopNest, Slot
 
 _MIN_PIPELINED_UNROLL = 4
-"""At least this many k-packs are unrolled between two slots."""
+"""k-packs that are unrolled between two slots, at least."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Int8ConvTile:
         row: the output row, counted over all images.
         start: the first k-pack of the first pixel in `activations`.
         pixel_step: k-packs from a pixel to the next.
-        is_backwards: whether K is gone through backwards; None for never.
+        is_backwards: true where the loops go through K backwards; None if they never do.
     """
 
     plan: Int8ConvPlan

@@ -14,19 +14,19 @@ from ...emit import ArrayLike, scalar
 from ...emit.linalg import constant_index
 from ...emit.vectors import loop, quotient
 
+MAX_UNROLL = 8
+"""k-packs that are unrolled in a loop over K, at most; more make the code larger."""
+
 Slot: TypeAlias = Callable[[ArrayLike, int], None]
-"""Emits other work between multiplications: called with the slot's number, and their count."""
+"""A function that emits other work between multiplications: of a slot's number, and their count."""
 
 
 class KStep(Protocol):
-    """A register tile, which adds the products of one k-pack at a time.
-
-    `is_backwards` is true where K is gone through backwards; None for never.
-    """
+    """A register tile, which adds the products of one k-pack at a time."""
 
     @property
     def is_backwards(self) -> ArrayLike | None:
-        """The order of K, true for backwards; None where it is always forwards."""
+        """True where the loops go through K backwards; None if they never do."""
         ...
 
     def add_k_pack(
@@ -40,8 +40,14 @@ class KStep(Protocol):
 class KLoopNest:
     """The loops over taps and k-packs, in the order in which the weight is packed.
 
-    Each has a count, and the distance of its iterations in k-packs; all together have `total`
-    k-packs. `slot` emits other work after the unrolled k-packs.
+    Args:
+        tile: the register tile.
+        loops: of each loop, from the outermost, the count of iterations, and their distance in the
+            activations in k-packs.
+        rows: the iterations of the outermost loop, fewer than its count if padding is skipped.
+        unroll: k-packs that are unrolled, at most.
+        total: the k-packs of all iterations.
+        slot: emits other work after the unrolled k-packs; None for none.
     """
 
     tile: KStep

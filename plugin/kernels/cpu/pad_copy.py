@@ -1,9 +1,8 @@
 """Pad-copy kernel: images with their padding (halo) materialized, as convolution kernels read them.
 
 The result is NHWC, flattened, as i8, as multiplicands (`InstructionSet.multiplicands`) or as f32.
-IREE takes three passes over memory for this: it fills the result, copies each image row, and widens
-it.
-(With AVX2 that takes twenty times as long where the number of pixels is no power of two.)
+IREE's own code passes over memory three times: it fills the result, copies each image row, and
+widens it (with AVX2 in twenty times the time, if the number of pixels is no power of two).
 
 Convolution kernels that copy rows to scratch memory use the methods for single rows.
 """
@@ -24,7 +23,7 @@ from ..conv_geometry import ConvAxis
 from ..isa.base import InstructionSet
 
 _INT8_MACS_PER_BYTE = 8
-"""Copying a byte takes about as long as this many int8 MACs."""
+"""int8 MACs that take about as long as the copy of a byte."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class PadCopyKernel:
 
     @property
     def key(self) -> object:
-        """Equal for equal code: taps, strides and dilations are those of the convolution only."""
+        """A key that is equal for equal code, which has no taps, strides and dilations."""
         vertical, horizontal = (
             replace(axis, taps=1, stride=1, dilation=1) for axis in (self.vertical, self.horizontal)
         )
@@ -78,7 +77,7 @@ class PadCopyKernel:
         size = math.prod(self.padded_shape)
         bindings = [Binding((self.input_size,), self.element), Binding((size,), element)]
         macs = _INT8_MACS_PER_BYTE * size * self.element.bits // I8.bits
-        return Kernel("padded_pictures", bindings, self.workgroups, self._body, 0, macs=macs)
+        return Kernel("pad_copy", bindings, self.workgroups, self._body, 0, macs=macs)
 
     def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
         source, result = memories

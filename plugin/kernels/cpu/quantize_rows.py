@@ -37,9 +37,9 @@ _INT8_MACS_PER_ELEMENT = 32
 _MAGNITUDE_MASK = 0x7FFFFFFF
 """The mask clears the sign bit of an f32."""
 _MAX_UNROLL = 8
-"""Up to this many vectors of a block are unrolled; longer blocks are a loop."""
+"""Vectors of a block that are unrolled, at most; longer blocks are a loop."""
 _DYNAMIC_WORKGROUPS = 16
-"""Workgroups where M is dynamic; with few rows some of them have none."""
+"""Workgroups if M is dynamic; they share the rows, and some have none if M is less."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class QuantizeRows:
         layout = self.layout
         bindings = [Binding((None, self.k), F32), layout.integers(I8), layout.block_words]
         macs = None if self.m is None else _INT8_MACS_PER_ELEMENT * self.m * self.k
-        return Kernel("round_rows", bindings, self._workgroups, self._body, self.m, macs=macs)
+        return Kernel("quantize_rows", bindings, self._workgroups, self._body, self.m, macs=macs)
 
     @property
     def _workgroups(self) -> int:

@@ -39,7 +39,7 @@ from ...emit.vectors import (
     workgroup_range,
 )
 from ...numerics.element_types import F32, ElementType
-from .elementwise import (
+from .expression import (
     INT8_MACS_PER_OP,
     PARTIAL_RESULTS,
     REDUCTIONS,
@@ -107,7 +107,7 @@ class RowProgram:
             size = count * self.columns if stage.has_elements else count
             bindings.append(Binding((size,), F32))
         macs = count * self._row_macs
-        return Kernel("rows", bindings, self._workgroups, self._body, 1, macs=macs)
+        return Kernel("row_program", bindings, self._workgroups, self._body, 1, macs=macs)
 
     @property
     def scratch_bytes(self) -> int:

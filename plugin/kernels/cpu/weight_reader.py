@@ -18,17 +18,25 @@ from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding
 from ...emit.linalg import constant_index
-from ...emit.vectors import bitcast, load, loop, prefetch, quotient, remainder, scratch, store
+from ...emit.vectors import (
+    CACHE_LINE_BYTES,
+    bitcast,
+    load,
+    loop,
+    prefetch,
+    quotient,
+    remainder,
+    scratch,
+    store,
+)
 from ...numerics.array_functions import convert
 from ...numerics.element_types import F32, I32, U8, U16, ElementType
 from ..isa.base import InstructionSet
 from ..pack.packed_weight import PackedWeight, ScaleEncoding
 
 _MAX_UNPACKED_BYTES = 8 << 10
-"""The integers of a panel take a quarter of the L1 cache at most; activations need room, too."""
+"""Bytes of a panel's integers, at most: a quarter of an L1 cache, which activations share."""
 
-_CACHE_LINE_BYTES = 64
-"""The bytes that a prefetch loads."""
 BYTES_OF_A_WORD = 0x01010101
 """A byte times this number is in all four bytes of a 32-bit lane."""
 
@@ -85,7 +93,7 @@ class WeightReader:
         if weight.is_planar:
             return
         start = self._record_offset(record) + integers
-        for offset in range(0, weight.record_bytes - integers, _CACHE_LINE_BYTES):
+        for offset in range(0, weight.record_bytes - integers, CACHE_LINE_BYTES):
             prefetch(self.memrefs[0], [tile, (start + offset).value])
 
     def scale(self, columns: BlockColumns) -> ArrayLike:
@@ -225,7 +233,7 @@ class UnpackedStep:
             self.loaded[number] = load(self.memory, [self.tile, offset.value], size, U8)
             # A vector of floats may be a quarter of a cache line. Those of integers are half of one
             # or more, and their records may begin within one.
-            spacing = size if self.weight.floats is None else _CACHE_LINE_BYTES
+            spacing = size if self.weight.floats is None else CACHE_LINE_BYTES
             if self.prefetch_bytes and is_first and number * size % spacing < size:
                 prefetch(self.memory, [self.tile, (offset + self.prefetch_bytes).value])
         return self.loaded[number]
@@ -366,7 +374,7 @@ class SignedPanel(UnpackedPanel):
 
     @property
     def _prefetch_bytes(self) -> int:
-        """None for a constant weight: `AmxBlockwise` prefetches it before the panel is unpacked."""
+        """The prefetch distance of the weight; 0 where `AmxBlockwise` prefetches panels."""
         return super()._prefetch_bytes if self._weight.is_planar else 0
 
     @staticmethod

@@ -4,14 +4,14 @@ A dispatch costs the caller's thread 0.25 us, and 5 us where it wakes other thre
 kernels take. Consecutive dispatches below a number of MACs become one, of one workgroup::
 
     %1 = stablehlo.reshape %x : ...
-    %2 = flow.dispatch @integer_product::@integer_product(%w, %s, %1)
+    %2 = flow.dispatch @int8_conv::@int8_conv(%w, %s, %1)
     %3 = stablehlo.reshape %2 : ...
-    %4 = flow.dispatch @integer_product_1::@integer_product_1(%v, %t, %3)
+    %4 = flow.dispatch @int8_conv_1::@int8_conv_1(%v, %t, %3)
 
 becomes::
 
     %1 = stablehlo.reshape %x : ...
-    %4 = flow.dispatch @joined::@joined(%w, %s, %1, %v, %t)
+    %4 = flow.dispatch @fused::@fused(%w, %s, %1, %v, %t)
 
 Results that only fused kernels read are intermediate: on the stack if they are small, else in one
 more result. Operations between the dispatches stay. Those that read a result move behind the fused
@@ -97,7 +97,7 @@ class _Group:
     """Consecutive calls whose operands do not depend on other users of their results.
 
     Attributes:
-        result_of: results of calls, and reshapes of them, with the result they share memory with.
+        result_of: the result of a call, by itself and by its reshapes, which share its memory.
         users: operations that depend on a result, in order.
         users_before: the number of users ahead of the last call.
         dependents: the results of users, except reshapes of calls' results.
@@ -293,7 +293,7 @@ class _FusedKernel:
     def key(self) -> object:
         """A key that is equal for equal kernels."""
         calls = tuple((each.call.key, each.locations) for each in self.calls)
-        return "joined", calls, self.result_bytes
+        return "fused", calls, self.result_bytes
 
     @property
     def is_on_stack(self) -> bool:
@@ -310,7 +310,7 @@ class _FusedKernel:
         ]
         sizes = [*self.result_bytes, *([] if self.is_on_stack else [self.intermediate_bytes])]
         results = [Binding((size,), I8) for size in sizes]
-        return Kernel("joined", [*operands, *results], 1, self._body, 0)
+        return Kernel("fused", [*operands, *results], 1, self._body, 0)
 
     def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
         block = ir.InsertionPoint.current.block

@@ -11,14 +11,14 @@ contraction, and with small contractions. Before::
     %3 = stablehlo.multiply %2, %c : tensor<1xf32>
     %4 = stablehlo.broadcast_in_dim %3, dims = [0] : (tensor<1xf32>) -> tensor<1x640xf32>
     %5 = stablehlo.divide %x, %4 : tensor<1x640xf32>
-    %6:3 = flow.dispatch @round_rows::@round_rows(%5)
+    %6:3 = flow.dispatch @quantize_rows::@quantize_rows(%5)
 
 After::
 
     %2 = flow.dispatch @sum::@sum(%x)
-    %3 = flow.dispatch @formula::@formula(%2)
-    %5 = flow.dispatch @formula_1::@formula_1(%x, %3)
-    %6:3 = flow.dispatch @round_rows::@round_rows(%5)
+    %3 = flow.dispatch @elementwise::@elementwise(%2)
+    %5 = flow.dispatch @elementwise_1::@elementwise_1(%x, %3)
+    %6:3 = flow.dispatch @quantize_rows::@quantize_rows(%5)
 
 and one dispatch after dispatch fusion. Elements are computed by the same operations in the same
 order; sums add several vectors of partial sums, so they round differently from IREE's.
@@ -26,9 +26,9 @@ order; sums add several vectors of partial sums, so they round differently from 
 Up to 8 tokens that are read at once have the kernels of one token, with an outer loop, so that each
 token has the bits that it has alone (`subquant.models.drafts` relies on it).
 
-The same holds between int8 contractions with M = 1 whose activations are quantized at run time: the
-greatest magnitude, the scale and the rounding of a layer were three dispatches beside its
-contraction.
+Operations between int8 contractions with M = 1 become kernels, too, if activations are quantized
+at run time: IREE has three dispatches beside each contraction, for the greatest magnitude, the
+scale and the rounding.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from .elementwise_match import (
 )
 
 _MAX_TOKENS = 8
-"""Up to this many tokens have kernels; more are worth IREE's threads."""
-_SMALL_M_KERNELS = ("float_convolution", "integer_product")
-"""Kernels that with M = 1 have expressions of one token beside them."""
+"""Tokens that have kernels, at most; more are worth IREE's threads."""
+_SMALL_M_KERNELS = ("f32_conv", "int8_conv")
+"""Kernels whose operands and results become expressions of one token if M is 1."""
 
 
 def fuse_elementwise(kernels: KernelTable, lanes: int) -> None:
@@ -81,19 +81,19 @@ def fuse_elementwise(kernels: KernelTable, lanes: int) -> None:
 def _selected(
     calls: Sequence[KernelCall], block: ir.Block, lanes: int, module_globals: ModuleGlobals
 ) -> list[Expression]:
-    """The expressions of a block that pay: those connected to kernels with few M.
+    """The expressions of a block that save time: those connected to kernels with a small M.
 
-    Between int8 contractions it is all or none: IREE makes fewer dispatches of all operations than
-    of the pieces between kernels.
+    Between int8 contractions they are all expressions or none: IREE makes fewer dispatches of all
+    operations than of the pieces between kernels.
     """
     kernels = [call.kernel for call in calls]
     operations = [call.operation for call in calls]
-    tokens = min(filter(None, map(_tokens, kernels)), default=0)  # M of experts is greater
+    tokens = min(filter(None, map(_tokens, kernels)), default=0)  # experts have more rows
     if tokens:
         elements: Collection[ElementType] = (F32, F16)
         expressions = expressions_of(block, lanes, tokens, elements, module_globals)
         return _connected(expressions, operations)
-    contractions = [each for each in kernels if each.name != "padded_pictures"]
+    contractions = [each for each in kernels if each.name != "pad_copy"]
     if not all(each.name in _SMALL_M_KERNELS and each.m == 1 for each in contractions):
         return []
     elements = (*LOADED_ELEMENTS, F16)
@@ -105,7 +105,7 @@ def _selected(
 
 def _tokens(kernel: Kernel) -> int:
     """M of a kernel of a blockwise GEMM, up to `_MAX_TOKENS`; 0 for others."""
-    is_blockwise = kernel.name in ("round_rows", "block_product")
+    is_blockwise = kernel.name in ("quantize_rows", "blockwise_gemm")
     return kernel.m if is_blockwise and kernel.m and kernel.m <= _MAX_TOKENS else 0
 
 

@@ -19,7 +19,8 @@ from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import comparison_direction, reshape_source
 from ...numerics.element_types import BOOL, F16, F32, I8, I16, I32, I64, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
-from ..cpu.elementwise import (
+from ..cpu.elementwise import ElementwiseKernel
+from ..cpu.expression import (
     BITCAST,
     BITWISE_OPS,
     CONVERT,
@@ -31,7 +32,6 @@ from ..cpu.elementwise import (
     SHIFTS,
     TRANSCENDENTALS,
     ConstantNode,
-    ElementwiseKernel,
     ExpressionBody,
     ExpressionStep,
     Node,
@@ -232,7 +232,7 @@ def fold_of(op: Operation, tokens: int) -> str | None:
     if elements == {I32} and names[0] != "stablehlo.add":
         return None
     start = _uniform_number(op.operands[1], tokens)
-    if start is None or start.number != REDUCTIONS[names[0]][-1]:
+    if start is None or start.number != REDUCTIONS[names[0]].neutral:
         return None
     axes = sorted(int(axis) for axis in op.attributes["dimensions"])
     rank = op.operands[0].type.rank

@@ -6,7 +6,7 @@ dispatch of the kernels of a small step, and the call of a dispatch costs as muc
 
     %r:4 = stablehlo.while(%i = %zero, %ys = %empty, %h = %h0, %c = %c0) ... do {
       %x = stablehlo.dynamic_slice %xs, %i, %zero, sizes = [1, 256]
-      %y:2 = flow.dispatch @joined::@joined(%weight, %h, %x, %c)
+      %y:2 = flow.dispatch @fused::@fused(%weight, %h, %x, %c)
       %zs = stablehlo.dynamic_update_slice %ys, %y#0, %i, %zero
       %j = stablehlo.add %i, %one
       stablehlo.return %j, %zs, %y#0, %y#1
@@ -24,7 +24,7 @@ copied when all kernels of the step have read the states.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -66,10 +66,14 @@ _BODY_OPERATIONS = (
 _COPIED_BYTES = (64, 32, 16, 8, 4, 2, 1)
 """The sizes of vectors that copy a tensor, the first one that divides its size."""
 
-_Source: TypeAlias = tuple[Literal["invariant", "row", "reversed row", "state"], int]
-"""A step reads an operand of a number, its row of the step, or the state in a carried tensor.
+_Kind: TypeAlias = Literal["invariant", "row", "reversed row", "state"]
+_Source: TypeAlias = tuple[_Kind, int]
+"""The operand of a step: its kind, and the number of an operand or of a carried tensor.
 
-Rows are reversed where the operand is behind a ``stablehlo.reverse`` of its first axis.
+* ``invariant``: the whole operand.
+* ``row``: the row of the operand that has the number of the step.
+* ``reversed row``: the same row, counted from the end: of an operand of ``stablehlo.reverse``.
+* ``state``: the carried tensor.
 """
 
 
@@ -85,7 +89,7 @@ def fuse_loops(kernels: KernelTable, fuse_below_macs: int) -> None:
             calls_by_loop.setdefault(parent.operation, []).append(call)
     for op, calls in calls_by_loop.items():
         kernel = calls[0].kernel
-        is_small = kernel.name == "joined" or (kernel.macs or math.inf) <= fuse_below_macs
+        is_small = kernel.name == "fused" or (kernel.macs or math.inf) <= fuse_below_macs
         if len(calls) == 1 and is_small:
             recurrence = _Recurrence.of(op, calls[0])
             if recurrence is not None:
@@ -121,68 +125,27 @@ class _Recurrence:
     def of(cls, op: Operation, call: KernelCall) -> _Recurrence | None:
         """Return the recurrence of a ``stablehlo.while``; None for other loops."""
         counter = LoopCounter.of(op)
-        body = op.regions[1].blocks[0]
-        beside = [each.operation for each in body.operations if each.operation != call.operation]
-        if counter is None or any(each.name not in _BODY_OPERATIONS for each in beside):
+        body = None if counter is None else _LoopBody(op, call, counter)
+        if body is None or not body.counts_steps:
             return None
-        index, following = body.arguments[counter.number], body.operations[-1].operands
-        steps = counter.last
-        additions = [each.results[0] for each in beside if each.name == "stablehlo.add"]
-        is_counted = (counter.first, counter.step) == (0, 1) and not is_used(
-            op.results[counter.number]
-        )
-        if not steps or not is_counted or additions != [following[counter.number]]:
+        carried = body.carried()
+        if carried is None:
             return None
-        results, stacks = {}, dict[int, Value]()
-        for number, value in enumerate(following):
-            if number == counter.number:
-                continue
-            write = producer_named(value, _WRITE)
-            if write is not None:
-                updated, value, *starts = write.operands
-                is_stack = updated == body.arguments[number]
-                if not is_stack or not _is_row(updated, value, starts, index, steps, whole=True):
-                    return None
-                uses = [use.owner.operation for use in op.results[number].uses]
-                is_reversed = len(uses) == 1 and _is_reversal(uses[0])
-                stacks[number] = uses[0].results[0] if is_reversed else op.results[number]
-            value = reshape_source(value, through_whole_slices=True)
-            producer = producer_of(value)
-            if producer is None or producer != call.operation:
-                return None
-            results[number] = list(call.operation.results).index(value)
+        results, stacks = carried
+        states = results.keys() - stacks.keys()
         sources, operands = list[_Source](), list[Value]()
         for operand in call.operands:
-            value = reshape_source(operand, through_whole_slices=True)
-            if value.owner == body:
-                if value.arg_number not in results or value.arg_number in stacks:
-                    return None
-                sources.append(("state", value.arg_number))
-                continue
-            producer = producer_named(value, _READ)
-            kind: Literal["invariant", "row", "reversed row"] = "invariant"
-            if producer is not None and producer.block == body:
-                stacked, *starts = producer.operands
-                is_row = _is_row(stacked, value, starts, index, steps, whole=False)
-                if not is_row or _is_in(stacked, body):
-                    return None
-                value, kind = stacked, "row"
-                reversal = producer_named(stacked, "stablehlo.reverse")
-                if reversal is not None and _is_reversal(reversal):
-                    value, kind = reversal.operands[0], "reversed row"
-            elif _is_in(value, body) and value.owner.operation.name not in _CONSTANTS:
+            source = body.source(operand, states)
+            if source is None:
                 return None
+            kind, value = source
+            if kind == "state":
+                sources.append((kind, value.arg_number))
+                continue
             sources.append((kind, len(operands)))
             operands.append(value)
-        recurrence = cls(
-            call,
-            steps,
-            counter.number,
-            tuple(sources),
-            tuple(operands),
-            results,
-            stacks,
-        )
+        number, steps = body.counter.number, body.steps
+        recurrence = cls(call, steps, number, tuple(sources), tuple(operands), results, stacks)
         bindings = len(operands) + 2 * len(results) + 1
         return recurrence if bindings <= MAX_BINDINGS else None
 
@@ -190,6 +153,105 @@ class _Recurrence:
     def states(self) -> list[int]:
         """The carried tensors that are states."""
         return [number for number in self.results if number not in self.stacks]
+
+
+@dataclass(frozen=True)
+class _LoopBody:
+    """The body of a ``stablehlo.while`` with a counter and one call."""
+
+    op: Operation
+    call: KernelCall
+    counter: LoopCounter
+
+    @property
+    def block(self) -> ir.Block:
+        """The block of the body."""
+        return self.op.regions[1].blocks[0]
+
+    @property
+    def steps(self) -> int:
+        """The number of iterations of a loop that `counts_steps`; 0 if it is not constant."""
+        return self.counter.last or 0
+
+    @property
+    def counts_steps(self) -> bool:
+        """True if the counter starts with 0, grows by 1 and is not read after the loop.
+
+        Other operations of the body are `_BODY_OPERATIONS`.
+        """
+        operations = [each.operation for each in self.block.operations]
+        beside = [each for each in operations if each != self.call.operation]
+        if any(each.name not in _BODY_OPERATIONS for each in beside):
+            return False
+        counter, following = self.counter, operations[-1].operands
+        additions = [each.results[0] for each in beside if each.name == "stablehlo.add"]
+        is_from_zero = self.steps > 0 and (counter.first, counter.step) == (0, 1)
+        is_read_after = is_used(self.op.results[counter.number])
+        return is_from_zero and not is_read_after and additions == [following[counter.number]]
+
+    def carried(self) -> tuple[dict[int, int], dict[int, Value]] | None:
+        """The `results` and `stacks` of a recurrence; None if the body writes other tensors."""
+        results, stacks = dict[int, int](), dict[int, Value]()
+        for number, value in enumerate(self.block.operations[-1].operands):
+            if number == self.counter.number:
+                continue
+            write = producer_named(value, _WRITE)
+            if write is not None:
+                updated, value, *starts = write.operands
+                is_stack = updated == self.block.arguments[number]
+                if not is_stack or not self._is_row(updated, value, starts, is_whole=True):
+                    return None
+                result = self.op.results[number]
+                uses = [use.owner.operation for use in result.uses]
+                is_reversed = len(uses) == 1 and _is_reversal(uses[0])
+                stacks[number] = uses[0].results[0] if is_reversed else result
+            value = reshape_source(value, through_whole_slices=True)
+            producer = producer_of(value)
+            if producer is None or producer != self.call.operation:
+                return None
+            results[number] = list(self.call.operation.results).index(value)
+        return results, stacks
+
+    def source(self, operand: Value, states: Collection[int]) -> tuple[_Kind, Value] | None:
+        """The kind of an operand of the call, and the tensor that a step reads.
+
+        None if a step reads another tensor of the loop; `states` are the numbers of states.
+        """
+        value = reshape_source(operand, through_whole_slices=True)
+        if value.owner == self.block:
+            return ("state", value) if value.arg_number in states else None
+        read = producer_named(value, _READ)
+        if read is None or read.block != self.block:
+            is_constant = not self._has(value) or value.owner.operation.name in _CONSTANTS
+            return ("invariant", value) if is_constant else None
+        tensor, *starts = read.operands
+        if self._has(tensor) or not self._is_row(tensor, value, starts, is_whole=False):
+            return None
+        reversal = producer_named(tensor, "stablehlo.reverse")
+        if reversal is not None and _is_reversal(reversal):
+            return "reversed row", reversal.operands[0]
+        return "row", tensor
+
+    def _has(self, value: Value) -> bool:
+        """True for an argument of the body, and for a result of its operations."""
+        return _is_in(value, self.block)
+
+    def _is_row(
+        self, tensor: Value, row: Value, starts: Sequence[Value], *, is_whole: bool
+    ) -> bool:
+        """True if a value is the row of a tensor that has the number of the step.
+
+        The tensor has at least as many rows as there are steps; if `is_whole`, no more.
+        """
+        shape, row_shape = (list(each.type.shape) for each in (tensor, row))
+        is_static = tensor.type.has_static_shape and row.type.has_static_shape
+        if not is_static or not shape or row_shape != [1, *shape[1:]]:
+            return False
+        has_rows = shape[0] == self.steps if is_whole else shape[0] >= self.steps
+        row_index, *offsets = starts
+        is_whole_row = all(constant_number(each) == 0 for each in offsets)
+        is_own_row = row_index == self.block.arguments[self.counter.number]
+        return bool(has_rows and is_own_row and is_whole_row)
 
 
 def _is_in(value: Value, block: ir.Block) -> bool:
@@ -201,23 +263,6 @@ def _is_in(value: Value, block: ir.Block) -> bool:
 def _is_reversal(op: Operation) -> bool:
     """True for the reversal of the first axis."""
     return op.name == "stablehlo.reverse" and [int(n) for n in op.attributes["dimensions"]] == [0]
-
-
-def _is_row(
-    tensor: Value, row: Value, starts: Sequence[Value], index: Value, steps: int, *, whole: bool
-) -> bool:
-    """True if a value is row `index` of a tensor, which has at least `steps` rows.
-
-    If `whole`, it has no more rows.
-    """
-    shape, row_shape = (list(each.type.shape) for each in (tensor, row))
-    is_static = tensor.type.has_static_shape and row.type.has_static_shape
-    if not is_static or not shape or row_shape != [1, *shape[1:]]:
-        return False
-    has_rows = shape[0] == steps if whole else shape[0] >= steps
-    row_index, *offsets = starts
-    is_whole_row = all(constant_number(each) == 0 for each in offsets)
-    return bool(has_rows and row_index == index and is_whole_row)
 
 
 # -- the fused call --------------------------------------------------------------------------------
@@ -248,9 +293,9 @@ class _LoopKernel:
     """A kernel that runs the kernel of a recurrence in each step.
 
     Attributes:
-        operand_bytes: of each operand.
-        carried_bytes: of each carried tensor.
-        offsets: of the results of a step, in bytes of the memory that has them all.
+        operand_bytes: the size of each operand.
+        carried_bytes: the size of each carried tensor, by its number.
+        offsets: the byte offset of each result of a step, in memory that has them all.
         step_bytes: the size of this memory.
     """
 

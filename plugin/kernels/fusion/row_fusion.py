@@ -13,7 +13,7 @@ vector of a row by itself. Here, expressions and reductions of the same rows bec
 
 becomes::
 
-    %5 = flow.dispatch @rows::@rows(%x)
+    %5 = flow.dispatch @row_program::@row_program(%x)
 
 Elements are computed by the same operations; sums add several vectors of partial sums. An operation
 that depends on the kernel and precedes its last operation moves behind it.
@@ -30,20 +30,20 @@ from ...emit import stablehlo as emit_stablehlo
 from ...emit.kernel import KernelTable
 from ...emit.operation import element_of, erase_unused, values_read
 from ...numerics.element_types import F32
-from ..cpu.elementwise import ExpressionBody
+from ..cpu.expression import ExpressionBody
 from ..cpu.row_program import RowProgram, RowStage
 from .dispatch_fusion import is_movable
 from .elementwise_fusion import expressions_of
 from .elementwise_match import FUSED_OPERATIONS, VIEWS, Expression, fold_of
 
 _MAX_TOKENS = 1 << 16
-"""Tensors have at most this many times the elements of one token of `elementwise_match`."""
+"""The elements of a tensor, at most, in tokens of `elementwise_match`."""
 _MAX_SCRATCH_BYTES = 16 << 10
-"""The scratch memory of a row, at most: IREE allows 32 KiB of stack."""
+"""Scratch memory of a row, at most."""
 _MIN_ELEMENTS_TO_SPLIT = 1 << 12
-"""A tensor with fewer elements is reduced at once."""
+"""Elements of a tensor, at least, whose extremum is reduced in two steps."""
 _MAX_COLUMNS_OF_ONE_ROW = 1 << 13
-"""A longer row alone is worth IREE's threads."""
+"""Elements of a row without others, at most; a longer one is worth IREE's threads."""
 _MAX_OPERANDS = 16
 """Operands of a kernel, at most; the results are further bindings, and IREE allows 32."""
 
@@ -117,9 +117,9 @@ class _Group:
         columns: the size of the last axis.
         results: the results of members, with the number of the member.
         views: reshapes, broadcasts, reversals and slices of results.
-        dependents: values of other operations that depend on results, and all values of groups
-            of which a member does: a kernel computes all its results after all its operands.
-        dependent_groups: these groups.
+        dependents: values of other operations that depend on results, and all values of the
+            dependent groups: a kernel computes all its results after all its operands.
+        dependent_groups: the groups with a member that depends on results.
     """
 
     rows: tuple[int, ...]

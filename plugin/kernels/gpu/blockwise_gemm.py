@@ -164,7 +164,7 @@ class GpuBlockwiseGemm:
         bindings = [*weight_bindings(stack), *choices, *activations, result]
         workgroups = -(-tiles.count // self.tiles_per_workgroup) * self.split_k
         return Kernel(
-            "thread_product", bindings, workgroups, self._body, self.m, self.threads, self.mr
+            "blockwise_gemm", bindings, workgroups, self._body, self.m, self.threads, self.mr
         )
 
     def _body(self, memories: Sequence[Value], workgroup: Value, rows: Extent) -> None:

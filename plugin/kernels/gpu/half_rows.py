@@ -78,7 +78,7 @@ class GpuHalfRows:
             Binding((None, blocks), F32),
         ]
         workgroups = -(-blocks // self.threads)
-        return Kernel("thread_halves", bindings, workgroups, self._body, self.m, self.threads)
+        return Kernel("half_rows", bindings, workgroups, self._body, self.m, self.threads)
 
     def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
         activations, *terms, scales = memories

@@ -155,7 +155,7 @@ class GpuMatrixGemm:
             Binding((None, self.split_k, tiles.n), F32),
         ]
         workgroups = -(-tiles.count // self.tiles_per_workgroup) * self.split_k
-        name = "matrix_product"
+        name = "matrix_gemm"
         return Kernel(name, bindings, workgroups, self._body, self.m, grid.threads, grid.rows)
 
     def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:

@@ -91,7 +91,7 @@ class GpuQuantizeRows:
             Binding((None, blocks), F32),
         ]
         workgroups = -(-blocks // self.threads)
-        return Kernel("thread_rounding", bindings, workgroups, self._body, self.m, self.threads)
+        return Kernel("quantize_rows", bindings, workgroups, self._body, self.m, self.threads)
 
     def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
         activations, integers, scales = memories

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...emit.amx import TILE_ROW_BYTES
 from ...numerics.element_types import AnyArray
 from ..conv_geometry import ConvGeometry
-
-_TILE_ROW_BYTES = 64
-"""Bytes of a row of an AMX tile: equal to `TILE_ROW_BYTES` of `cpu/amx_plan.py`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class KRuns:
     @property
     def pieces(self) -> int:
         """Pieces of a run."""
-        return -(-self.length // _TILE_ROW_BYTES)
+        return -(-self.length // TILE_ROW_BYTES)
 
     @property
     def piece(self) -> int:

@@ -11,7 +11,7 @@ activations. Before::
 
 The kernel reads the chosen matrices from the packed weight of all. After::
 
-    %y = flow.dispatch @block_product::@block_product(%tiles, %choices, %x) -> tensor<2x512xf32>
+    %y = flow.dispatch @blockwise_gemm::@blockwise_gemm(%tiles, %choices, %x) -> tensor<2x512xf32>
 
 Each tensor of the weight has to be gathered with the same numbers along its first axis, and then
 only be changed by operations that compute a matrix from the same matrix of their operands. These

@@ -15,9 +15,9 @@ Before::
 
 After::
 
-    %x = flow.dispatch @take_rows::@take_rows(%tiles, %tile_scales, %tokens) -> tensor<4x64xf32>
+    %x = flow.dispatch @gather_rows::@gather_rows(%tiles, %tile_scales, %tokens) -> tensor<4x64xf32>
     ...
-    %y = flow.dispatch @block_product::@block_product(%tiles, %tile_scales, ...)
+    %y = flow.dispatch @blockwise_gemm::@blockwise_gemm(%tiles, %tile_scales, ...)
 
 The gathered rows are rows of the weight if every tensor is gathered with the same indices, and the
 rows are then unpacked, converted and scaled as the weight is. The table has to be invariant. A

@@ -21,8 +21,8 @@ Before::
 
 After::
 
-    %i:2 = flow.dispatch @round_rows::@round_rows(%x)
-    %y = flow.dispatch @block_product::@block_product(%tiles, %i#0, %i#1)
+    %i:2 = flow.dispatch @quantize_rows::@quantize_rows(%x)
+    %y = flow.dispatch @blockwise_gemm::@blockwise_gemm(%tiles, %i#0, %i#1)
 
 Each contraction goes through four steps in one direction: match and plan (`kernels.select`), pack
 (`kernels.pack`), kernel (`kernels.cpu`, `kernels.gpu`), and

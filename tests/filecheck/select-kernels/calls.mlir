@@ -3,20 +3,20 @@
 // Rows are rounded to 8 bits, a scale and a sum for each block of 32; 64 columns are 8 tiles, 128
 // integers of 4 bits in each of the 8 lanes are 4 steps of 4 vectors of 32 bytes.
 // CHECK: "stream.executable"
-// CHECK: func.func @block_product(
+// CHECK: func.func @blockwise_gemm(
 // CHECK: scf.for {{.*}} iter_args({{.*}}) -> (vector<8xf32>, vector<8xf32>, vector<8xf32>)
 // CHECK-COUNT-24: llvm.call_intrinsic "llvm.x86.avx2.pmadd.ub.sw"
 // CHECK-COUNT-3: llvm.call_intrinsic "llvm.x86.avx2.pmadd.wd"
 // CHECK-COUNT-3: math.fma
 // CHECK: scf.yield
-// CHECK: sym_name = "block_product", sym_visibility = "private"
-// CHECK: func.func @round_rows(
+// CHECK: sym_name = "blockwise_gemm", sym_visibility = "private"
+// CHECK: func.func @quantize_rows(
 // CHECK: vector.reduction <maxui>, {{.*}} into i32
 // CHECK-LABEL: func.func @product(
 // CHECK-SAME: %[[X:.*]]: tensor<3x128xf32>,
-// CHECK: %[[R:.*]]:2 = "flow.dispatch"(%[[X]]) {entry_points = [@round_rows::@round_rows]
+// CHECK: %[[R:.*]]:2 = "flow.dispatch"(%[[X]]) {entry_points = [@quantize_rows::@quantize_rows]
 // CHECK-SAME: -> (tensor<3x128xi8>, tensor<3x8xi32>)
-// CHECK: %[[Y:.*]] = "flow.dispatch"(%{{.*}}, %{{.*}}, %[[R]]#0, %[[R]]#1) {entry_points = [@block_product::@block_product]
+// CHECK: %[[Y:.*]] = "flow.dispatch"(%{{.*}}, %{{.*}}, %[[R]]#0, %[[R]]#1) {entry_points = [@blockwise_gemm::@blockwise_gemm]
 // CHECK-SAME: (tensor<16x4x128xi8>, tensor<16x4x8xf32>, tensor<3x128xi8>, tensor<3x8xi32>) -> tensor<3x128xf32>
 // CHECK: return %[[Y]]
 func.func @product(%x: tensor<3x128xf32>, %q: tensor<128x64xi8>, %s: tensor<128x4xf32>) -> tensor<3x128xf32> {
@@ -32,7 +32,7 @@ func.func @product(%x: tensor<3x128xf32>, %q: tensor<128x64xi8>, %s: tensor<128x
 // What follows the sums of integers is done by their kernel: a bias, the change of scale, a clamp.
 // Floats tell what most sums give; vectors with one that is near a tie are computed in integers.
 // CHECK-LABEL: func.func @requantized(
-// CHECK: %[[Q:.*]] = "flow.dispatch"({{.*}}) {entry_points = [@integer_product::@integer_product]
+// CHECK: %[[Q:.*]] = "flow.dispatch"({{.*}}) {entry_points = [@int8_conv::@int8_conv]
 // CHECK-SAME: -> tensor<1x16x64xi8>
 // CHECK-NOT: subquant.requantize
 // CHECK-NOT: stablehlo.maximum

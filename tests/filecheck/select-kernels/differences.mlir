@@ -2,7 +2,7 @@
 
 // Zero points that are subtracted in 16 bits are corrected for behind a product of 8 bits.
 // CHECK-LABEL: func.func @product(
-// CHECK: "flow.dispatch"({{.*}}) {entry_points = [@integer_product
+// CHECK: "flow.dispatch"({{.*}}) {entry_points = [@int8_conv
 // CHECK-NOT: stablehlo.dot_general
 // CHECK: return
 func.func @product(%x: tensor<32x64xi8>) -> tensor<32x48xi32> {
@@ -17,7 +17,7 @@ func.func @product(%x: tensor<32x64xi8>) -> tensor<32x48xi32> {
 
 // A zero point that is broadcast twice.
 // CHECK-LABEL: func.func @broadcast(
-// CHECK: "flow.dispatch"({{.*}}) {entry_points = [@integer_product
+// CHECK: "flow.dispatch"({{.*}}) {entry_points = [@int8_conv
 // CHECK-NOT: stablehlo.dot_general
 // CHECK: return
 func.func @broadcast(%x: tensor<32x64xi8>) -> tensor<32x48xi32> {
@@ -34,7 +34,7 @@ func.func @broadcast(%x: tensor<32x64xi8>) -> tensor<32x48xi32> {
 
 // Integers without a sign; what is padded with 0 is padded with the zero point.
 // CHECK-LABEL: func.func @windows(
-// CHECK: "flow.dispatch"({{.*}}) {entry_points = [@integer_product
+// CHECK: "flow.dispatch"({{.*}}) {entry_points = [@int8_conv
 // CHECK-NOT: stablehlo.convolution
 // CHECK: return
 func.func @windows(%x: tensor<1x8x8x16xi8>) -> tensor<1x8x8x16xi32> {

@@ -2,13 +2,13 @@
 
 // Scale, bias, activation and quantization in f32 follow the sums in their kernel. Each product is rounded before the
 // sum; zero point and activation are on integers.
-// CHECK: func.func @integer_product
+// CHECK: func.func @int8_conv
 // CHECK: arith.sitofp
 // CHECK: arith.mulf
 // CHECK: llvm.call_intrinsic "llvm.arithmetic.fence"
 // CHECK: arith.addf
 // CHECK-LABEL: func.func @requantized_by_floats(
-// CHECK: %[[Q:.*]] = "flow.dispatch"({{.*}}) {entry_points = [@integer_product::@integer_product]
+// CHECK: %[[Q:.*]] = "flow.dispatch"({{.*}}) {entry_points = [@int8_conv::@int8_conv]
 // CHECK-SAME: -> tensor<1x16x64xi8>
 // CHECK-NOT: stablehlo.convert
 // CHECK: return

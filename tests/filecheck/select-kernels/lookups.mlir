@@ -3,12 +3,12 @@
 // Rows of a table that a kernel multiplies with are read in its tiles, four integers at a time.
 // CHECK: remark: 'subquant.dequantize' op is gathered from the packed weight of a contraction by a kernel
 // CHECK-NOT: remark: 'subquant.dequantize'
-// CHECK: func.func @take_rows(
+// CHECK: func.func @gather_rows(
 // CHECK: vector.load {{.*}} vector<4xi8>
 // CHECK-LABEL: func.func @rows(
 // CHECK-SAME: %[[I:.*]]: tensor<3xi32>
 // CHECK-NOT: stablehlo.gather
-// CHECK: %[[X:.*]] = "flow.dispatch"(%{{.*}}, %{{.*}}, %[[I]]) {entry_points = [@take_rows::@take_rows]
+// CHECK: %[[X:.*]] = "flow.dispatch"(%{{.*}}, %{{.*}}, %[[I]]) {entry_points = [@gather_rows::@gather_rows]
 // CHECK-SAME: (tensor<{{.*}}xi8>, tensor<{{.*}}x4x{{.*}}xf16>, tensor<3xi32>) -> tensor<3x128xf32>
 // CHECK: return %[[X]]
 "util.global"() {sym_name = "q", sym_visibility = "private", type = tensor<512x128xi8>,

@@ -3,13 +3,13 @@
 
 // One executable, whose threads have a loop of their own; no tensor of the 256x256 reals is made,
 // and no operation is left of those that would make one.
-// CHECK: sym_name = "thread_product"
+// CHECK: sym_name = "blockwise_gemm"
 // CHECK: pass_pipeline<"iree-codegen-gpu-distribute-scf-for"> workgroup_size = [32, 1, 1]>
 // CHECK: iree.gpu.distribute_dim
 // CHECK-LABEL: func.func @main(
 // CHECK-NOT: tensor<256x256xf32>
 // CHECK: "flow.dispatch"
-// CHECK-SAME: entry_points = [@thread_product::@thread_product]
+// CHECK-SAME: entry_points = [@blockwise_gemm::@blockwise_gemm]
 // CHECK-SAME: -> tensor<8x256xf32>
 // CHECK-NOT: tensor<256x256xf32>
 // CHECK: return

@@ -2,7 +2,7 @@
 
 // CHECK: remark: 'stablehlo.dot_general' op is computed by a kernel (amx)
 // CHECK: remark: 'stablehlo.dot_general' op is computed by a kernel (avx512vnni)
-// CHECK: func.func @matrix_product(
+// CHECK: func.func @amx_gemm(
 // CHECK: llvm.inline_asm has_side_effects "syscall"
 // CHECK: tdpbssd %tmm
 func.func @many_rows(%x: tensor<64x128xi8>, %w: tensor<128x64xi8>) -> tensor<64x64xi32> {

@@ -4,7 +4,7 @@
 // again, and used elsewhere, so that it is a result; what reads it is moved behind the dispatch.
 // CHECK: remark: 'stablehlo.dot_general' op is computed by a kernel (portable), in one dispatch with 3 other calls of kernels
 // CHECK: remark: 'stablehlo.dot_general' op is computed by a kernel (portable), in one dispatch with 3 other calls of kernels
-// CHECK: func.func @joined(
+// CHECK: func.func @fused(
 // CHECK: memref.alloca() {{.*}} : memref<256xi8>
 // CHECK: memref.alloca() {{.*}} : memref<1024xi8>
 // CHECK: memref.view {{.*}} : memref<1024xi8> to memref<256xi32>
@@ -12,7 +12,7 @@
 // CHECK: memref.view {{.*}} : memref<256xi8> to memref<4x16xi32>
 // CHECK: memref.view {{.*}} : memref<512xi8> to memref<1x4x32xi32>
 // CHECK-LABEL: func.func @main(
-// CHECK: %[[Y:.*]]:2 = "flow.dispatch"({{.*}}) {entry_points = [@joined::@joined]
+// CHECK: %[[Y:.*]]:2 = "flow.dispatch"({{.*}}) {entry_points = [@fused::@fused]
 // CHECK: stablehlo.reshape %[[Y]]#0
 // CHECK: stablehlo.negate
 // CHECK-NOT: flow.dispatch
