@@ -181,6 +181,7 @@ def test_wrong_arguments(vmfb: str, arguments: str, message: str) -> None:
             "--input 4xf32=1 --expect 4xi8=3 --expect 4xi8=3",
             f"{ONE_RESULT}, got 2 --expect options",
         ),
+        ("--input 4xf32=1 --rtol 0.1", "--rtol needs --expect\n"),
         ("--input 4xf32=1 --expect nonsense", "expected @file.npy or a literal"),
         ("--input 4xf32=1 --parameters none.irpa", "expected scope=file.irpa for --parameters"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from rich.console import Console
 from litert import LiteRt
 from subquant.cli import main
 from subquant.commands.plots import render_layers
+from subquant.comparison import reference_runtimes
 from subquant.comparison.compared_models import compare_layers, read_compared_model
 from subquant.comparison.layers import ComparedTensor, ErrorStatistics, to_json
-from subquant.errors import SignatureError
+from subquant.errors import EnvironmentProblem, SignatureError
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device
 from tflite_cases import convolution, fully_connected, one_case
@@ -104,6 +106,22 @@ def test_great_integers_are_not_rounded() -> None:
     statistics = ErrorStatistics(ComparedTensor("k", 0, "ABS", "t", "INT64"))
     statistics.add(np.array([2**60, 2**60]), np.array([2**60, 2**60 + 1]), is_expressed=False)
     assert statistics.layer().equal == 1
+
+
+@pytest.mark.parametrize("runtime", ["litert", "onnxruntime"])
+def test_a_runtime_that_cannot_be_imported(runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ai_edge_litert", "onnxruntime"):
+        pytest.importorskip(name)
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+
+    def call(function: str, arguments: Any, blobs: Any, **_: object) -> Any:
+        run = getattr(reference_runtimes, function.partition(":")[2])
+        return run(arguments, blobs, lambda step: None)
+
+    monkeypatch.setattr(reference_runtimes, "call", call)
+    with pytest.raises(EnvironmentProblem, match=r"cannot be imported: import of .*; run: pip"):
+        reference_runtimes.compute_in_child(runtime, b"", "m", {}, [], None)
 
 
 def required_onnx() -> Any:

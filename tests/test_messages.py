@@ -79,6 +79,8 @@ def test_a_similar_name_is_proposed() -> None:
          "LLVM knows no CPU 'znver99' of x86_64; did you mean 'znver"),
         ("compile x.mlir --target vulkan --vulkan-target amper",
          "IREE knows no Vulkan target 'amper'; did you mean 'ampere'?"),
+        ("compile x.mlir --target vulkan --vulkan-target amper --emit mlir",
+         "IREE knows no Vulkan target 'amper'; did you mean 'ampere'?"),
     ],
 )  # fmt: skip
 def test_misspelled_names(arguments: str, message: str) -> None:

@@ -379,6 +379,13 @@ def test_wrong_options(tmp_path: Path) -> None:
     assert "give a folder by --inputs, or leave the activations in floats" in message
     message = fail(2, "quantize", "net.onnx", "--granularity", "axis")
     assert "--granularity is for the quantization of weights" in message
+    for options, needed in (
+        ("--activations float --percentile 99", "--percentile needs --activations static"),
+        ("--calibration kl --percentile 99", "--percentile needs --calibration percentile"),
+        ("--activations float --held-out 0.5", "--held-out needs --inputs"),
+        ("--block-size 16", "--block-size needs --activations float"),
+    ):
+        assert fail(2, "quantize", "net.onnx", *options.split()) == f"error: {needed}\n"
     message = fail(2, "quantize", "net.gguf", "--inputs", tmp_path)
     assert "--inputs is for the quantization of networks" in message
 

@@ -57,6 +57,8 @@ def command(
     choices = shared.pop_values(CompileOptions, options)
     source = source_of(model)
     call = Call(**options)
+    if not interpret:
+        call.check_tolerances("--interpret")
     interpreted = None
     if interpret or interpret_only:
         from ..interpreter.interpreted_module import InterpretedModule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -134,6 +134,7 @@ def command(
     _refuse(context, _OF_WEIGHTS if is_network else _OF_NETWORKS, is_network=is_network)
     network = {name: options.pop(name) for name in (*NETWORK_OPTIONS, "batch", "dims")}
     if is_network:
+        _check_network_options(network, inputs)
         network |= {name: options[name] for name in ("bits", "block_size")}
         network |= {"select": select, "threads": threads}
         quantize_network_file(source, inputs, output, as_json=as_json, **network)
@@ -160,6 +161,20 @@ def command(
         threads,
     )  # fmt: skip
     quantize_weights_file(job, plot=plot, as_json=as_json)
+
+
+def _check_network_options(network: Mapping[str, Any], inputs: str | None) -> None:
+    """Refuse options of a network that have no effect; UsageError."""
+    source_of = click.get_current_context().get_parameter_source
+    for name, needed, has_effect in (
+        ("calibration", "--activations static", network["activations"] == "static"),
+        ("percentile", "--activations static", network["activations"] == "static"),
+        ("percentile", "--calibration percentile", network["calibration"] == "percentile"),
+        ("block_size", "--activations float", network["activations"] == "float"),
+        ("held_out", "--inputs", inputs is not None),
+    ):
+        if source_of(name) is ParameterSource.COMMANDLINE and not has_effect:
+            raise UsageError(f"--{name.replace('_', '-')} needs {needed}")
 
 
 def _check_options(how: WeightQuantization, calibration: Calibration, text: str | None) -> None:

@@ -29,4 +29,6 @@ def command(
     from .function_call import Call
 
     archives = parse_parameters(parameters)
-    Call(**options).run(Executable(executable, device, archives, threads=threads))
+    call = Call(**options)
+    call.check_tolerances()
+    call.run(Executable(executable, device, archives, threads=threads))

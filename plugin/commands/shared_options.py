@@ -277,9 +277,23 @@ class CallOptions:
     )
 
     def __post_init__(self) -> None:
-        for name, value in (("atol", self.atol), ("rtol", self.rtol)):
+        for name, value in self._tolerances.items():
             if not value >= 0:
-                raise UsageError(f"--{name} must be 0 or more, got {value}")
+                raise UsageError(f"{name} must be 0 or more, got {value}")
+
+    @property
+    def _tolerances(self) -> dict[str, float]:
+        return {"--atol": self.atol, "--rtol": self.rtol}
+
+    def check_tolerances(self, *alternatives: str) -> None:
+        """Raise UsageError for a tolerance of results that are compared with nothing.
+
+        Args:
+            alternatives: further options of the command that compare results.
+        """
+        for name, value in self._tolerances.items():
+            if value and not self.expect:
+                raise UsageError(f"{name} needs {' or '.join(('--expect', *alternatives))}")
 
 
 run_options = stacked(

@@ -76,7 +76,7 @@ def compute_in_child(
     `arguments` are further ones of ``run_litert`` or ``run_onnxruntime``.
 
     Raises:
-        EnvironmentProblem: the runtime is not installed.
+        EnvironmentProblem: the runtime is not installed, or cannot be imported.
         CompilerError: the runtime refuses the model, or crashed.
     """
     name, requirement = RUNTIMES[runtime]
@@ -95,6 +95,11 @@ def compute_in_child(
         raise CompilerError(message, Place(file)) from None
     if isinstance(value, str):
         raise CompilerError(f"{name} refuses the model: {value}", Place(file))
+    if "import_error" in value:
+        raise EnvironmentProblem(
+            f"{name}, to compare with, is installed and cannot be imported: "
+            f"{value['import_error']}; run: pip install --force-reinstall {requirement}"
+        )
     decoded = iter(_decode_arrays(value["types"], results))
     return [{key: next(decoded) for key in keys} for keys in value["keys"]]
 
@@ -106,7 +111,10 @@ def run_litert(
 
     ``tensors`` are numbers. Variables keep their values between calls.
     """
-    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+    try:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+    except Exception as error:  # a package that does not fit its libraries may raise any
+        return _import_error(error), []
 
     report_step("LiteRT")
     calls = _decode_calls(arguments, blobs)
@@ -135,6 +143,10 @@ def run_litert(
     return _encode_values(values)
 
 
+def _import_error(error: Exception) -> dict[str, str]:
+    return {"import_error": (str(error) or type(error).__name__).partition("\n")[0]}
+
+
 def run_onnxruntime(
     arguments: dict[str, Any], blobs: list[bytes], report_step: ReportStep
 ) -> tuple[Any, list[bytes]]:
@@ -142,8 +154,11 @@ def run_onnxruntime(
 
     ``names`` are inputs, ``tensors`` outputs. Tensors of types that NumPy lacks are omitted.
     """
-    import onnx
-    import onnxruntime
+    try:
+        import onnx
+        import onnxruntime
+    except Exception as error:  # a package that does not fit its libraries may raise any
+        return _import_error(error), []
 
     report_step("ONNX Runtime")
     model = onnx.ModelProto.FromString(blobs[0])

@@ -19,7 +19,13 @@ from ..isolation.limits import Limits
 from . import mlir_client
 from .cache import Cache, CompileResult, cache_of_environment, description
 from .compile_options import CompileOptions, Emit
-from .iree_driver import compile_worker_program, recorded_features, run_iree, uses_session
+from .iree_driver import (
+    check_vulkan_target,
+    compile_worker_program,
+    recorded_features,
+    run_iree,
+    uses_session,
+)
 from .keys import Key, key_of_bytecode, key_of_source
 from .mlir_client import Input, LoweredModule, Source, input_of, signatures_of
 
@@ -86,6 +92,7 @@ def compile_to_bytes(
     )  # fmt: skip
     folder = cache_of_environment() if cache is None else cache
     if emit != "vmfb":
+        check_vulkan_target(work.options)
         return work.lower().data
     if not folder:
         return work.run_iree(work.lower())

@@ -210,6 +210,16 @@ def _features_of_flags(options: CompileOptions, flags: tuple[str, ...]) -> froze
     return frozenset(name for name, sign in state.items() if sign == "+")
 
 
+def check_vulkan_target(options: CompileOptions) -> None:
+    """Raise UsageError for a Vulkan target that IREE does not know.
+
+    IREE's compiler has to be run for the names of products only: those of architectures are listed.
+    """
+    is_listed = options.vulkan_target in (*VULKAN_TARGETS, *IREE_VULKAN_TARGETS)
+    if options.target == "vulkan" and not is_listed:
+        _features_of_flags(options, tuple(options.flags))
+
+
 # -- features that the executable records ----------------------------------------------------------
 #
 # IREE's runtime does not check features, and a CPU that lacks an instruction ends the process at
