@@ -6,6 +6,7 @@ points among them.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -214,6 +215,15 @@ def remainder(opset: int) -> onnx.ModelProto:
             (external(location=name), InputError, f"tensor 'w' is said to be in '{name}', expected")
             for name in ("d/../../w", "d/..", "/w", "C:w", "d\\w", "..", ".", "out", "far/w", "")
         ),
+        (changed(lambda m: m.graph.input.append(m.graph.input[0])), InputError,
+         "has two inputs of the name 'x'"),
+        (changed(lambda m: m.graph.initializer.extend(
+            [onnx.numpy_helper.from_array(np.zeros(2, np.float32), "c")] * 2)), InputError,
+         "has two constants of the name 'c'"),
+        (external(location="w", foo="1"), UnsupportedError,
+         "tensor 'w' has the key 'foo' of external data, expected one of: location, offset, "),
+        (external(location="w", checksum="00"), InputError,
+         "the file 'w' has the SHA-1 05fe405753166f125559e7c9ac558654f107c7e9, expected '00'; "),
         (external(location="w", offset="8"), InputError, "tensor 'w' ends at byte 16 of 'w'"),
         (external(location="w", offset="-1"), InputError, "tensor 'w' takes '' bytes from '-1'"),
     ],
@@ -236,7 +246,9 @@ def test_refusals_name_the_place(
 
 def test_external_data_beside_the_model(tmp_path: Path) -> None:
     (tmp_path / "w").write_bytes(np.array([7, 2, 3], np.float32).tobytes())
-    actual = read(tmp_path / "model.onnx", external(location="w", offset="4", length="8"))
+    digest = hashlib.sha1((tmp_path / "w").read_bytes()).hexdigest()
+    entries = {"location": "w", "offset": "4", "length": "8", "checksum": digest.upper()}
+    actual = read(tmp_path / "model.onnx", external(**entries))
     np.testing.assert_array_equal(actual.constants["w"].data, [2, 3])
 
 

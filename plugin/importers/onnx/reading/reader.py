@@ -179,11 +179,24 @@ class _ModelReader(TensorReader):
         return inlined
 
     def _constants(self, graph: Any, path: str) -> dict[str, Tensor]:
+        self._check_distinct((each.name for each in graph.input), path, "input")
+        names = (
+            *(each.name for each in graph.initializer),
+            *(each.values.name for each in graph.sparse_initializer),
+        )
+        self._check_distinct(names, path, "constant")
         constants = {self.text(each.name): self.tensor(each) for each in graph.initializer}
         for each in graph.sparse_initializer:
             name = self.text(each.values.name)
             constants[name] = self.dense(each, f"{path}sparse tensor {quoted(name)}")
         return constants
+
+    def _check_distinct(self, names: Iterable[str | bytes], path: str, kind: str) -> None:
+        seen: set[str] = set()
+        for name in map(self.text, names):
+            if name in seen:
+                raise self.error(f"{path}has two {kind}s of the name {quoted(name)}")
+            seen.add(name)
 
     def _subgraph(self, graph: Any, path: str, model: Any, opsets: Mapping[str, int]) -> Subgraph:
         if path.count(": ") > _MAX_GRAPH_DEPTH:

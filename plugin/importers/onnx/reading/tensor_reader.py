@@ -5,10 +5,11 @@ Sizes and types are checked here, and that external data is in the folder of the
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -19,6 +20,11 @@ from .model import ELEMENTS, Tensor, element_of, is_too_large
 
 _PACKED_BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4,
                 "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}  # fmt: skip
+_EXTERNAL_KEYS = ("location", "offset", "length", "checksum", "basepath")
+"""Keys of external data; ``basepath`` names the folder that the model was written to.
+
+ONNX Runtime repeats weights in the order of its kernels, as ``prepacked_0`` and others.
+"""
 _MAX_RANK = 8
 """Dimensions of a tensor, at most; a model with more is refused."""
 
@@ -39,6 +45,7 @@ class TensorReader:
         self._to_array = numpy_helper.to_array
         self.file, self.location = file, Place(file)
         self._path = file if path is None else path
+        self._digests: dict[str, str] = {}
         self._is_stream = path is None and file in ("-", "<stdin>")
 
     def error(self, problem: str, kind: type[SubquantError] = InputError) -> SubquantError:
@@ -127,7 +134,7 @@ class TensorReader:
         """Return a tensor with its bytes from another file, in the folder of the model."""
         type_ = self.element_type(proto.data_type, subject)
         size = _byte_count(type_, self._shape(proto, subject))
-        entries = {self.text(each.key): self.text(each.value) for each in proto.external_data}
+        entries = self._external_entries(proto, subject)
         location = entries.get("location", "")
         if self._is_stream:
             raise self.error(
@@ -155,12 +162,44 @@ class TensorReader:
                     f"{subject} ends at byte {start + size:,} of {quoted(location)}, which has "
                     f"{file_size:,}"
                 )
+            self._check_digest(file, location, entries.get("checksum"))
             file.seek(start)
             data = file.read(size)
         tensor = self.onnx.TensorProto()
         tensor.name, tensor.data_type, tensor.raw_data = proto.name, proto.data_type, data
         tensor.dims.extend(proto.dims)
         return tensor
+
+    def _external_entries(self, proto: Any, subject: str) -> dict[str, str]:
+        """Return the entries that say where the data of a tensor is, by key."""
+        entries: dict[str, str] = {}
+        for each in proto.external_data:
+            key = self.text(each.key)
+            if key in entries:
+                raise self.error(f"{subject} has the key {quoted(key)} of external data twice")
+            if key not in _EXTERNAL_KEYS and not key.startswith("prepacked_"):
+                raise self.unsupported(
+                    f"{subject} has the key {quoted(key)} of external data, expected one of: "
+                    f"{', '.join(_EXTERNAL_KEYS)}"
+                )
+            entries[key] = self.text(each.value)
+        return entries
+
+    def _check_digest(self, file: IO[bytes], name: str, expected: str | None) -> None:
+        """Refuse a file of another SHA-1 than a tensor says, once for each file."""
+        if not expected:
+            return
+        if name not in self._digests:
+            self._digests[name] = hashlib.file_digest(cast("Any", file), _sha1).hexdigest()
+        if self._digests[name] != expected.lower():
+            raise self.error(
+                f"the file {quoted(name)} has the SHA-1 {self._digests[name]}, expected "
+                f"{quoted(expected)}; fetch the model again"
+            )
+
+
+def _sha1() -> Any:
+    return hashlib.sha1(usedforsecurity=False)
 
 
 def first_line(error: Exception) -> str:
