@@ -94,7 +94,7 @@ class Attention:
         return int(self.query.type.shape[1])
 
     @property
-    def depth(self) -> int:
+    def head_size(self) -> int:
         """The size of a head, ``D``."""
         return int(self.query.type.shape[2])
 
@@ -109,7 +109,7 @@ class Attention:
         return self._format(self.values)
 
     def _format(self, cache: Value) -> CacheFormat:
-        storage = _storage(cache.type, self.depth)
+        storage = _storage(cache.type, self.head_size)
         assert storage is not None  # it is verified
         return storage
 
@@ -147,21 +147,21 @@ def check_attention(op: Operation) -> Iterator[str]:
     result = op.results[0].type
     if result != query:
         yield f"result must be of the type of the query, '{query}', got '{result}'"
-    (count, heads, depth), (context, groups, row_length) = query.shape, keys.shape
-    if _is_float(keys) and depth != row_length:
-        yield f"query and keys must have rows of one length, got {depth} and {row_length}"
+    (count, heads, head_size), (context, groups, row_length) = query.shape, keys.shape
+    if _is_float(keys) and head_size != row_length:
+        yield f"query and keys must have rows of one length, got {head_size} and {row_length}"
     for name, cache in (("keys", keys), ("values", values)):
-        if _storage(cache, depth) is None:
+        if _storage(cache, head_size) is None:
             lengths = " or ".join(
-                f"{each.row_length(depth)} bytes ({each.name})"
+                f"{each.row_length(head_size)} bytes ({each.name})"
                 for each in CACHE_FORMATS
-                if each.is_quantized and each.fits(depth)
+                if each.is_quantized and each.fits(head_size)
             )
             yield (
-                f"{name} of i8 must have rows of {lengths} for heads of {depth} elements, got "
+                f"{name} of i8 must have rows of {lengths} for heads of {head_size} elements, got "
                 f"{cache.shape[2]}"
             )
-    if not all((heads, depth, context, groups)):
+    if not all((heads, head_size, context, groups)):
         yield "heads, rows and context must have elements, got none"
     if heads % groups:
         yield (

@@ -61,9 +61,9 @@ class FastPathCheck:
     Attributes:
         needs_fallback: for each vector, True if some of its estimates are not proved exact.
         distances: distances of such estimates to the nearest integers.
-        tie_tolerance: the distance from a tie within which estimates may be wrong.
+        fallback_tolerance: the distance from a tie within which estimates may be wrong.
         is_exact: for each N, True if all estimates are proved exact.
-        has_estimates: True once there are estimates.
+        has_estimates: True after the first call of `round`.
     """
 
     isa: InstructionSet

@@ -6,13 +6,14 @@ value of a line except near ties. A kernel estimates it in f32::
     line(x) = slope * x + offset + sign_offset * sign(x)
     real(x) = f32(f32(x) * f32_slope + f32_offset)     and f32(real(x) + f32_sign_offset * sign(x))
 
-    f(x) = clamp(round(real(x)))           if |real(x) - round(real(x))| < 1/2 - tie_tolerance
+    f(x) = clamp(round(real(x)))           if |real(x) - round(real(x))| < 1/2 - e
 
-**Every accumulator.** Only integers ``x`` with ``|line(x) - tie| < tie_tolerance`` may round
-differently, and there are few: a result of 8 bits has 255 ties, with no more than
-``2 tie_tolerance / slope + 1`` integers near each. The proof lists them for each N, evaluates the
-operations on them exactly, and ``real(x)`` bit by bit. If both agree on all of them, f32 is exact
-for that N, and the kernel needs no check.
+where ``e`` is the `fallback_tolerance`.
+
+**Every accumulator.** Only integers ``x`` with ``|line(x) - tie| < e`` may round differently, and
+there are few: a result of 8 bits has 255 ties, with no more than ``2 e / slope + 1`` integers near
+each. The proof lists them for each N, evaluates the operations on them exactly, and ``real(x)`` bit
+by bit. If both agree on all of them, f32 is exact for that N, and the kernel needs no check.
 
 Where they disagree, the search tries other floats for that N: a few slopes beside the nearest one,
 and offsets with which all listed integers would be on the right sides of the ties. They move reals
@@ -35,22 +36,22 @@ import numpy as np
 from ...numerics.element_types import Array
 
 _MAX_FALLBACK_TOLERANCE = 2.0**-7
-"""With a larger tolerance the exact operations would run too often."""
+"""Fallback tolerance of an estimate, at most: with more the exact operations would run often."""
 _SLOPES_PER_SIDE = 2
 """Floats that are tried on each side of the nearest slope."""
 _OFFSET_FRACTIONS = [
     np.array(sixteenths).reshape(-1, 1) / 16
     for sixteenths in ([8], [4, 12], [2, 6, 10, 14], [1, 3, 5, 7, 9, 11, 13, 15])
 ]
-"""Offsets are tried at these fractions of the admissible interval, one batch at a time."""
+"""Fractions of the admissible interval at which offsets are tried, one batch at a time."""
 _MAX_OFFSET_SHIFT = 2.0**-16
-"""Offsets are shifted by at most this many steps of the result."""
+"""Shift of an offset, at most, in steps of the result."""
 _MAX_INTEGERS_PER_TIE = 8
-"""With more integers near a tie, the estimate is not proved, but checked."""
+"""Integers near a tie, at most, for which there is a proof; else kernels check estimates."""
 _MAX_LISTED_INTEGERS = 1 << 17
-"""Integers near ties, over all N, that are listed, at most; a longer list is rarely proved."""
+"""Integers near ties of all N, at most, for which there is a proof; more rarely have one."""
 _MAX_UNPROVED_SHARE = 0.25
-"""With a larger share of unproved N after the nearest slope, other slopes are not tried."""
+"""Share of N that the nearest slope leaves unproved, at most, for which other slopes are tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class F32Requant:
         sign_offset: added with the sign of ``x``, f64; None for 0.
         low, high: the clamp of results.
         min_x, max_x: the range of ``x``.
-        tie_tolerance: the distance from a tie within which estimates may be wrong.
+        fallback_tolerance: the distance from a tie within which estimates may be wrong.
         f32_slope, f32_offset: the estimate.
         is_exact: for each N, True if the estimate is proved exact for the whole range.
     """
@@ -92,10 +93,10 @@ class F32Requant:
         x_range: tuple[Array, Array],
         fallback_tolerance: float,
     ) -> F32Requant | None:
-        """Return the estimate with the nearest floats; None if it is too coarse to pay.
+        """Return the estimate with the nearest floats; None if it would often need the fallback.
 
         Args:
-            slope, offset, sign_offset, tie_tolerance: see the attributes.
+            slope, offset, sign_offset, fallback_tolerance: see the attributes.
             clamp: the least and the greatest result.
             x_range: the least and the greatest ``x``.
         """
@@ -128,7 +129,7 @@ class F32Requant:
         return 1 + max(float(np.abs(limit - self.offset).max()) for limit in limits)
 
     def proved(self, evaluate: Callable[[Array], Array]) -> F32Requant:
-        """Return it with floats that are proved exact, for each N for which they exist.
+        """Return the estimate with floats that are proved exact, for each N that has them.
 
         `evaluate` maps integers ``x``, with an additional first axis, to their exact results.
         """

@@ -59,7 +59,7 @@ class FloatChain:
     Attributes:
         addend: constants that are added to the accumulators first.
         operations: the operations on f32, up to the real that is rounded or up to the result.
-        zero_point: number that is added to the rounded real.
+        zero_point: the number that is added to the rounded real.
         storage: type and range of a result of 8 bits; None for a result of f32.
     """
 
@@ -71,7 +71,7 @@ class FloatChain:
 
     @classmethod
     def of(cls, match: EpilogueMatch, addend: Array) -> FloatChain | None:
-        """Match an epilogue whose first operations add `addend`; None if it is no such chain."""
+        """Match an epilogue whose first operations add `addend`; None if it is not a chain."""
         operations, element = list(match.operations), storage_element(match.result.type)
         if storage_element(match.accumulators.type) != I32 or not _is_chain(match):
             return None

@@ -145,8 +145,8 @@ class FusedEpilogue:
             vectors: their indices among the vectors that are computed together, if known.
 
         Returns:
-            The results, concatenated, and whether one is too near to a tie, so that the exact
-            operations have to follow; None if that cannot be.
+            The results, concatenated; and a boolean, true if one is too near to a tie, so that the
+            exact operations have to follow. None if all are proved exact.
         """
         forms = [self._form(memories, each, uniform_tables=True) for each in n]
         vectors_ = [form.emitted(v.value, I32) for form, v in zip(forms, accumulators, strict=True)]
@@ -160,7 +160,7 @@ class FusedEpilogue:
     def _form(
         self, memories: Sequence[Value], n: ArrayLike, *, uniform_tables: bool
     ) -> ChannelVectors:
-        """The form of a vector whose first N is given: it loads the tables."""
+        """The form of a vector from `n` on, which loads the tables."""
         rows = {
             table: (memory, row)
             for memory, tables in zip(memories, self._tables_by_binding(), strict=True)
@@ -182,7 +182,7 @@ class FusedEpilogue:
 
 
 class _Preview:
-    """Emission of an epilogue ahead of its kernel, into modules that only give their text."""
+    """Emission of an epilogue ahead of its kernel, into modules of which only the text is used."""
 
     def __init__(self, match: EpilogueMatch, isa: InstructionSet) -> None:
         self.match, self.isa = match, isa

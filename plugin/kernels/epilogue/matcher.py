@@ -33,7 +33,7 @@ from ...numerics.element_types import BOOL, F32, I8, I32, U8, Array
 from ...numerics.requantization import Requantization
 
 _MAX_OPERATIONS = 64
-"""The greatest number of operations of an epilogue. The kernel leaves further ones to IREE."""
+"""Operations of an epilogue, at most; IREE computes further ones."""
 _CASTS = ("quant.scast", "subquant.scast")
 
 
@@ -66,7 +66,7 @@ OPERATIONS: dict[str, Callable[..., ArrayLike]] = {
 }
 """Operations of epilogues and their functions; requantization has its own emitters."""
 
-_F32_OPERATIONS = frozenset(
+_F32_OPERATIONS = frozenset(  # of f32 alone
     f"stablehlo.{name}"
     for name in ("abs", "add", "clamp", "maximum", "minimum", "multiply", "negate", "subtract")
 )
@@ -79,6 +79,7 @@ class EpilogueMatch:
     Attributes:
         accumulators: the result of the contraction.
         operations: the operations, each after its operands.
+        result: the result of the last operation.
         axis: the axis of `accumulators` that is N.
         constants: the other operands, as grids: arrays with one axis at most longer than 1, N.
         integer_only: f32 estimates are not allowed.

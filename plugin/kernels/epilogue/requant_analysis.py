@@ -48,9 +48,9 @@ _MAX_PIECES = 8
 _FALLBACK_TOLERANCES = (2.0**-20, 2.0**-19, 2.0**-16, 2.0**-12, 2.0**-10)
 """Values of ``e`` that are tried: a second rounding moves ties."""
 _MAX_ACCUMULATORS_PER_EVALUATION = 1 << 16
-"""Larger batches need more memory and are not faster."""
+"""Accumulators that are evaluated at a time; more need memory and are not faster."""
 _MIN_JUMP = 2.0**-20
-"""Offsets of two lines that differ by less, in steps of the result, count as equal."""
+"""Difference of the offsets of two lines, in steps of the result, at least; less counts as none."""
 _MAX_I8 = 127
 """The greatest i8: results are signed or unsigned bytes."""
 _F64_ERROR = 2.0**-16
@@ -59,6 +59,7 @@ _RELATIVE_F64_ERROR = 2.0**-46
 """An upper bound of the f64 error of a value, relative to the greatest magnitude of its terms."""
 
 Pieces = Sequence[tuple[Array, Array, Piece]]
+"""Consecutive ranges of accumulators: the first and the last one of each N, and the piece."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class MonotoneRequant:
         slope, offset: f64.
         sign_offset: f64; the sign of 0 is 1.
         bounds: the greatest magnitudes of accumulators.
-        tie_tolerance: the distance from a tie within which results may be the neighbor's.
+        fallback_tolerance: the distance from a tie within which results may be the neighbor's.
     """
 
     added: Array

@@ -98,6 +98,8 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class _Packer:
+    """Packing of a weight into operands of a kernel, for a kernel table."""
+
     weight: BlockwiseWeight
     kernels: KernelTable
 
@@ -236,7 +238,7 @@ class _Packer:
         return moved.reshape((weight.batches * n, k))
 
     def _block_parameters(self, array: AnyArray, blocks: int = 1) -> AnyArray:
-        """Return the packed parameters of blocks, or of `blocks` consecutive blocks."""
+        """Return the packed parameters of blocks; `blocks` consecutive ones share a parameter."""
         sizes = zip(self.weight.loops, self.contraction.block_sizes, strict=True)
         for axis, (loop, size) in enumerate(sizes):
             if loop not in self.weight.inner and size > 1:
@@ -359,10 +361,10 @@ class _Packer:
 def contiguous_block(shape: Sequence[int], sizes: Sequence[int]) -> int | None:
     """Return the size of blocks in flattened axes; None if a block is not contiguous there."""
     is_whole = True
-    for extent, size in zip(reversed(shape), reversed(sizes), strict=True):
+    for n, size in zip(reversed(shape), reversed(sizes), strict=True):
         if not is_whole and size > 1:
             return None
-        is_whole &= size == extent
+        is_whole &= size == n
     return math.prod(sizes)
 
 

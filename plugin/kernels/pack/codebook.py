@@ -49,7 +49,7 @@ class Codebook:
         if gathered is None or str(storage.type.element_type) != "i8":
             return None
         table, plane = gathered
-        shape = tuple(int(extent) for extent in storage.type.shape)
+        shape = tuple(int(size) for size in storage.type.shape)
         return cls(tuple(int(entry) & 255 for entry in table), plane, shape)
 
     def indices(self, module_globals: ModuleGlobals) -> AnyArray:
@@ -71,13 +71,13 @@ def gathered_indices(storage: Value, module_globals: ModuleGlobals) -> tuple[Arr
     gather = producer_named(reshape_source(storage), "stablehlo.gather")
     if gather is None:
         return None
-    taking = AxisGather.of(gather)
-    if taking is None or not taking.is_of_elements:
+    axis_gather = AxisGather.of(gather)
+    if axis_gather is None or not axis_gather.is_of_elements:
         return None
     table = constant_elements(gather.operands[0], module_globals)
     if table is None or table.size != 1 << bits:
         return None
-    unpack = producer_of(reshape_source(taking.indices))
+    unpack = producer_of(reshape_source(axis_gather.indices))
     while unpack is not None and unpack.name in ("stablehlo.and", "stablehlo.convert"):
         element = unpack.results[0].type.element_type
         if not isinstance(element, ir.IntegerType) or element.width < 8:

@@ -89,7 +89,7 @@ class FloatWeight:
         codes: the stored elements in the order of the weight: 16-bit floats, bytes, or pairs of
             4-bit indices.
         scales: one for each block, in the order of the blocks; None for none.
-        block_sizes: the extents of a block, one for each axis of the weight.
+        block_sizes: the sizes of a block, one for each axis of the weight.
     """
 
     floats: FloatCodes
@@ -102,7 +102,7 @@ class FloatWeight:
         """Match a weight of f32, or of 16-bit floats; None for another one."""
         if not weight.type.has_static_shape:
             return None
-        shape = [int(extent) for extent in weight.type.shape]
+        shape = [int(size) for size in weight.type.shape]
         widening = producer_named(weight, "stablehlo.convert")
         storage = weight if widening is None else widening.operands[0]
         if is_16_bit_float(storage):
@@ -128,7 +128,7 @@ class FloatWeight:
         return codes.view(f"u{codes.itemsize}")
 
     def scale_array(self, shape: Sequence[int], module_globals: ModuleGlobals) -> AnyArray:
-        """Return the scales with an axis for each of the weight, whose extents are `shape`."""
+        """Return the scales with an axis for each of the weight, whose sizes are `shape`."""
         assert self.scales is not None
         grid = [n // size for n, size in zip(shape, self.block_sizes, strict=True)]
         return array_of(self.scales, module_globals).reshape(grid)
@@ -177,26 +177,26 @@ def _block_sizes(broadcast: Operation, shape: Sequence[int]) -> tuple[int, ...] 
     The broadcast shape splits an axis into blocks and the elements of a block. None if the scales
     have another order than the blocks.
     """
-    source = [int(extent) for extent in broadcast.operands[0].type.shape]
+    source = [int(size) for size in broadcast.operands[0].type.shape]
     dims = [int(axis) for axis in broadcast.attributes["broadcast_dimensions"]]
-    extents = [int(extent) for extent in broadcast.results[0].type.shape]
+    broadcast_shape = [int(size) for size in broadcast.results[0].type.shape]
     varies = [axis for axis, n in zip(dims, source, strict=True) if n > 1]
     if varies != sorted(varies):
         return None
     sizes, first = [], 0
-    for extent in shape:
+    for n in shape:
         end = first + 1
-        while end < len(extents) and math.prod(extents[first:end]) < extent:
+        while end < len(broadcast_shape) and math.prod(broadcast_shape[first:end]) < n:
             end += 1
-        if first >= len(extents) or math.prod(extents[first:end]) != extent:
+        if first >= len(broadcast_shape) or math.prod(broadcast_shape[first:end]) != n:
             return None
-        axes = [axis for axis in range(first, end) if extents[axis] > 1]
+        axes = [axis for axis in range(first, end) if broadcast_shape[axis] > 1]
         blocks = [axis for axis in axes if axis in varies]
         if blocks != axes[: len(blocks)]:
             return None
-        sizes.append(math.prod(extents[axis] for axis in axes if axis not in varies))
+        sizes.append(math.prod(broadcast_shape[axis] for axis in axes if axis not in varies))
         first = end
-    return tuple(sizes) if first == len(extents) else None
+    return tuple(sizes) if first == len(broadcast_shape) else None
 
 
 def _levels(elements: Value, module_globals: ModuleGlobals) -> tuple[FloatCodes, Value] | None:
@@ -230,10 +230,10 @@ def _byte_codes(elements: Value) -> tuple[FloatCodes, Value] | None:
     [codes] = leaves
     if not _is_byte(codes) or codes.type.shape != elements.type.shape:
         return None
-    reals = _reals_of_bytes(elements, codes)
+    decoded = _decoded_bytes(elements, codes)
     for name in _BYTE_FORMATS:
         table = FLOAT8_FORMATS[name].table
-        if reals is not None and np.array_equal(reals, table, equal_nan=True):
+        if decoded is not None and np.array_equal(decoded, table, equal_nan=True):
             return FloatCodes(name), codes
     return None
 
@@ -243,8 +243,8 @@ def _is_byte(value: Value) -> bool:
     return str(value.type.element_type) in ("i8", "ui8")
 
 
-def _reals_of_bytes(elements: Value, codes: Value) -> Array | None:
-    """Evaluate elements for each byte; None if a constant is no splat."""
+def _decoded_bytes(elements: Value, codes: Value) -> Array | None:
+    """Evaluate the decoding of each byte, 0 to 255; None if a constant is no splat."""
     bytes_ = np.arange(256, dtype=np.uint8)
     is_unsigned = codes.type.element_type.is_unsigned
     arrays: dict[Value, AnyArray] = {codes: bytes_ if is_unsigned else bytes_.view(np.int8)}

@@ -29,7 +29,8 @@ from .packed_weight import Tiles
 class SkippedTaps:
     """Taps of the vertical `axis` in the padding that a kernel does not multiply.
 
-    `counts` are the skipped taps in the low and in the high padding, for each kind of output row.
+    `counts` are the skipped taps in the low and in the high padding, for each kind of output row;
+    `padding` is the number in the padding.
     """
 
     axis: ConvAxis
@@ -112,7 +113,8 @@ def initial_accumulators(
     """Return the initial accumulators of tiles, ``kinds * count x NR`` of i32.
 
     The matrix is the weight, ``N x K``. `bias` has numbers that the epilogue would add, or None.
-    There is a kind for each number of `skipped` taps, which the kernel does not multiply.
+    There is a *kind* of output row for each number of `skipped` taps, which the kernel does not
+    multiply, and one kind without them.
     """
     integers = convert(matrix, I32)
     initial = sums_with_bias(integers.sum(1, dtype=np.int32), target, bias)

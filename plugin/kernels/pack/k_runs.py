@@ -53,7 +53,7 @@ class KRuns:
         return -(-self.length // self.pieces // 4) * 4
 
     @property
-    def depth(self) -> int:
+    def padded_k(self) -> int:
         """K with the overlaps: bytes of all pieces."""
         return math.prod(count for count, _ in self.outer) * self.pieces * self.piece
 
@@ -65,4 +65,4 @@ class KRuns:
         n, last = rows.shape[0], (self.pieces - 1) * self.piece
         runs = rows.reshape((n, rows.shape[1] // self.length, self.length))
         before = np.pad(runs[:, :, :last], [(0, 0), (0, 0), (0, overlap)])
-        return np.concatenate([before, runs[:, :, last:]], 2).reshape((n, self.depth))
+        return np.concatenate([before, runs[:, :, last:]], 2).reshape((n, self.padded_k))

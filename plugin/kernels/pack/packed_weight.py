@@ -51,9 +51,9 @@ from ...numerics.packed_integers import PLANE_BITS
 from .float_codes import FloatCodes
 
 _TILES_PER_PIECE = 64
-"""Tiles that are packed at a time; copies of their integers take memory meanwhile."""
+"""Tiles that are packed at a time, which limits the memory for copies of their integers."""
 _MAX_K_PER_STEP = 32
-"""Integers of a block beyond this number are in further steps."""
+"""k of a step, at most, if that fills whole vectors; a longer block has several steps."""
 
 _Index = TypeVar("_Index", int, Any)
 
@@ -179,7 +179,7 @@ class Tiles:
         Args:
             k_pack: number of the k-pack, or of its vector in the first plane.
             field: field of that vector that the k-pack is.
-            divided: returns the quotient and the remainder of a number.
+            divided: returns the quotient and the remainder of a number: `divmod`, or its emitter.
         """
         fields, integer_shift, vectors = [], 0, self.plane_vectors
         for plane, (bits, count) in enumerate(zip(self.plane_bits, vectors, strict=True)):
@@ -423,7 +423,7 @@ class PackedWeight:
         return ArrayPieces((tiles.count, self.tile_bytes), np.dtype(np.uint8), pieces)
 
     def _pack_tiles(self, integers: Array, fields: Sequence[Array]) -> Array:
-        """Pack some tiles."""
+        """Pack tiles into records, uint8 ``tiles x tile_bytes``."""
         tiles = replace(self.tiles, n=len(integers))
         count, superblocks = tiles.count, self.records // self.records_per_superblock
         packed = np.empty((count, superblocks, self.superblock_bytes), np.uint8)
@@ -446,5 +446,6 @@ class PackedWeight:
 
 
 def _with_rows(array: AnyArray, count: int) -> AnyArray:
+    """Append zeros to a matrix, up to a number of rows."""
     missing = count - array.shape[0]
     return array if not missing else np.pad(array, ((0, missing), (0, 0)))

@@ -25,9 +25,9 @@ from ...numerics.element_types import AnyArray
 from ..conv_geometry import ConvAxis
 
 _GATHER_COST_IN_PRODUCTS = 4
-"""Gathering a k-pack takes as long as this number of multiplications of one."""
+"""Multiplications of a k-pack that take as long as gathering one."""
 _MAX_SPACING = 8
-"""The greatest number of pixels from a k-pack to the next that is tried."""
+"""Pixels from a k-pack to the next, at most."""
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,11 @@ def call_attention(
     attention: Attention, target: InstructionSet, kernels: KernelTable
 ) -> Value | MatchFailure:
     """Call the attention kernel, and return its result, or the match failure."""
-    lanes = math.gcd(target.lanes, attention.depth)
+    lanes = math.gcd(target.lanes, attention.head_size)
     if lanes < _MIN_LANES:
-        return MatchFailure(f"its head dimension {attention.depth} is no multiple of {_MIN_LANES}")
+        return MatchFailure(
+            f"its head dimension {attention.head_size} is no multiple of {_MIN_LANES}"
+        )
     if attention.count == 0:
         return MatchFailure("it has no queries")
     kernel = AttentionKernel(
@@ -31,7 +33,7 @@ def call_attention(
         attention.count,
         attention.heads,
         attention.groups,
-        attention.depth,
+        attention.head_size,
         attention.context,
         attention.key_format,
         attention.value_format,

@@ -143,8 +143,8 @@ class _Int8Call:
         channel_padding = -channels % 4 if KRuns(geometry, channels).length % 4 else 0
         runs = KRuns(geometry, channels + channel_padding)
         vectors = target.vectors_per_tile(n, target.max_vectors_blockwise)
-        tiles = Tiles(8, 4, n, runs.depth, target.lanes, vectors)
-        macs = geometry.output_pixels * n * (runs.depth + _AMX_EPILOGUE_MACS)
+        tiles = Tiles(8, 4, n, runs.padded_k, target.lanes, vectors)
+        macs = geometry.output_pixels * n * (runs.padded_k + _AMX_EPILOGUE_MACS)
         workgroups = workgroups_per_tile(macs, start_macs=_MACS_PER_AMX_WORKGROUP_START)
         kernel = AmxGemm(
             tiles,
@@ -162,7 +162,7 @@ class _Int8Call:
             I8,
         )
         # Each tile of the weight is read once for each block of output rows.
-        is_cached = runs.depth * n <= _MAX_CACHED_WEIGHT_BYTES
+        is_cached = runs.padded_k * n <= _MAX_CACHED_WEIGHT_BYTES
         if is_cached and geometry.output_rows > 1 and self._needs_copy(channel_padding):
             fused = replace(kernel, pad_copy=self._pad_copy(channel_padding, is_converted=False))
             kernel = fused if fused.fits_scratch else kernel

@@ -87,7 +87,9 @@ class _Lowering:
         """Write the products, and return the result."""
         op, f32 = self.attention, mlir_type(F32)
         groups, shared = op.groups, op.heads // op.groups
-        query = linalg.expand(op.query, [[0], [1, 2], [3]], [self.count, groups, shared, op.depth])
+        query = linalg.expand(
+            op.query, [[0], [1, 2], [3]], [self.count, groups, shared, op.head_size]
+        )
         keys = stablehlo.convert(self._decoded(op.keys, op.key_format), f32)
         shape = [groups, op.count, shared, op.context]
         scores = stablehlo.dot_general(query, keys, tensor_type(shape, f32), [[3], [2]], [[1], [1]])
@@ -97,7 +99,7 @@ class _Lowering:
         weighted = stablehlo.dot_general(
             weights,
             self._values(),
-            tensor_type([*shape[:3], op.depth], f32),
+            tensor_type([*shape[:3], op.head_size], f32),
             [[3], [0]],
             [[0], [1]],
         )
@@ -153,7 +155,7 @@ class _Lowering:
     def _decoded(self, cache: Value, storage: CacheFormat) -> Value:
         """Write the f32 of integers; floats are converted where they are used."""
         if storage.is_quantized:
-            decoded: Value = storage.decode(traced(cache), self.attention.depth).value
+            decoded: Value = storage.decode(traced(cache), self.attention.head_size).value
             return decoded
         return cache
 
@@ -162,8 +164,8 @@ class _Lowering:
 
         A total of 0 is that of scores that are all -inf, if the attention is not causal.
         """
-        groups, _, shared, depth = (int(extent) for extent in weighted.type.shape)
-        output = linalg.empty([self.count, groups, shared, depth], mlir_type(F32))
+        groups, _, shared, head_size = (int(size) for size in weighted.type.shape)
+        output = linalg.empty([self.count, groups, shared, head_size], mlir_type(F32))
         maps = [_of_loops(4, [1, 0, 2, 3]), _of_loops(4, [1, 0, 2]), linalg.identity_map(4)]
 
         def body(part: Value, whole: Value, _: Value) -> Value:
