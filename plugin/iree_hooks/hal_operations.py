@@ -85,20 +85,25 @@ def separate_branch_buffers(ir: Any, module: Any) -> None:
         cf.br ^bb1(%a, %b : !hal.buffer, !hal.buffer)
     """
     for function in child_operations(module):
-        if function.name != "util.func":
+        if function.name == "util.func":
+            for op in child_operations(function):
+                if op.name in BRANCHES:
+                    _separate_buffers(ir, op)
+
+
+def _separate_buffers(ir: Any, branch: Any) -> None:
+    """Replace each buffer that a branch has passed before by another SSA value."""
+    passed: set[Any] = set()
+    for index, value in enumerate(branch.operands):
+        if str(value.type) != _BUFFER_TYPE:
             continue
-        for op in [each for each in child_operations(function) if each.name in BRANCHES]:
-            passed: set[Any] = set()
-            for index, value in enumerate(op.operands):
-                if str(value.type) != _BUFFER_TYPE:
-                    continue
-                buffer = value
-                while is_result_of(buffer, OPTIMIZATION_BARRIER):
-                    buffer = buffer.owner.operands[0]
-                if buffer in passed:
-                    with ir.InsertionPoint(op), op.location:
-                        op.operands[index] = _distinct_value(ir, buffer)
-                passed.add(buffer)
+        buffer = value
+        while is_result_of(buffer, OPTIMIZATION_BARRIER):
+            buffer = buffer.owner.operands[0]
+        if buffer in passed:
+            with ir.InsertionPoint(branch), branch.location:
+                branch.operands[index] = _distinct_value(ir, buffer)
+        passed.add(buffer)
 
 
 def _distinct_value(ir: Any, buffer: Any) -> Any:

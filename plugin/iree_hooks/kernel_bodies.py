@@ -1,8 +1,9 @@
 """Bodies of kernels, which are kept out of the module while IREE compiles the program around them.
 
 A kernel is complete: IREE only numbers its bindings and packs its other arguments. The passes up to
-`PHASE` walk, match and number all operations of a module many times, though, and kernels have most
-of them. A kernel therefore calls a function that is declared only, and whose body waits elsewhere::
+`PUT_BACK_PHASE` walk, match and number all operations of a module many times, though, and kernels
+have most of them. A kernel therefore calls a function that is declared only, and whose body waits
+elsewhere::
 
     func.func @kernel(%0: !stream.binding, %1: index) {      func.func private @__body_0(
       %2 = stream.binding.subspan %0[%c0] : ... -> memref<4xi8>    memref<4xi8>, index)
@@ -22,7 +23,7 @@ from typing import Any
 
 from .hal_operations import child_operations
 
-PHASE = "executable-sources"
+PUT_BACK_PHASE = "executable-sources"
 """The phase of IREE after which the bodies replace their calls."""
 _MODULES = ("builtin.module", "hal.executable.variant")
 _FUNCTION, _CALL = "func.func", "func.call"
@@ -36,14 +37,14 @@ class KernelBodies:
         self._bodies: dict[str, Any] = {}
 
     def take(self, module: Any) -> None:
-        """Take the bodies out of a module, and leave calls; the module has not been compiled."""
+        """Take the bodies out of a module, and leave calls, before IREE compiles the module."""
         for function in [*_kernels(module, "stream.executable")]:
             name = f"__body_{len(self._bodies)}"
             if self._is_separable(function):
                 self._bodies[name] = self._take(function, name)
 
     def put_back(self, module: Any) -> None:
-        """Replace the calls by the bodies, and erase the declarations, after `PHASE`."""
+        """Replace the calls by the bodies, and erase the declarations, after `PUT_BACK_PHASE`."""
         for function in [*_kernels(module, "hal.executable")]:
             if function.attributes["sym_name"].value in self._bodies:
                 function.erase()
@@ -72,9 +73,9 @@ class KernelBodies:
         """Return a module with the body of a function as another function, which it calls."""
         ir, block = self._ir, function.regions[0].blocks[0]
         *operations, terminator = child_operations(function)
-        left = self._needed([op for op in operations if _is_of_stream(op.name)])
+        remaining = self._needed([op for op in operations if _is_of_stream(op.name)])
         values = [each for each in block.arguments if "stream.binding" not in str(each.type)]
-        values += [result for op in operations if op in left for result in op.results]
+        values += [result for op in operations if op in remaining for result in op.results]
         with function.context, function.location:
             type_ = ir.FunctionType.get([value.type for value in values], [])
             attributes = {
@@ -87,14 +88,14 @@ class KernelBodies:
                 holder = ir.Operation.create(_FUNCTION, attributes=attributes, regions=1)
             inner = holder.regions[0].blocks.append(*type_.inputs)
             for op in operations:
-                if op not in left:
+                if op not in remaining:
                     op.detach_from_parent()
                     inner.append(op)
             for value, argument in zip(values, inner.arguments, strict=True):
                 for user, number in [
                     (use.owner.operation, use.operand_number) for use in value.uses
                 ]:
-                    if user not in left:
+                    if user not in remaining:
                         user.operands[number] = argument
             with ir.InsertionPoint(terminator):
                 callee = {"callee": ir.FlatSymbolRefAttr.get(name)}

@@ -20,7 +20,7 @@ POINTER = "!llvm.ptr {llvm.align = 16 : i64, llvm.noalias, llvm.nonnull, llvm.no
 PARAMETERS = f"%environment: {POINTER}, %state: {POINTER}, %group: {POINTER}"
 WORKGROUP_TYPE = "(!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32"
 PUBLISH_TYPE = "(!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32"
-VARIABLE = "subquant_mailbox"
+VARIABLE = "subquant_control_block"
 """The global of a program that has the address of the control block; 0 for no pool."""
 DECLARE_VARIABLE = f"llvm.mlir.global internal @{VARIABLE}(0 : i64) : i64"
 
@@ -34,16 +34,17 @@ def addresses(*names: str) -> str:
 
 
 def _atomic(order: str, type_: str) -> str:
+    """Return the memory order and the alignment of an atomic access; nothing without an order."""
     return f" atomic {order} <alignment = {4 if type_ == 'i32' else 8}>" if order else ""
 
 
 def load(result: str, address: str, order: str = "", type_: str = "i64") -> str:
-    """Return a load, atomic if a memory order is given."""
+    """Return a load, atomic if there is a memory order."""
     return f"{result} = llvm.load {address}{_atomic(order, type_)} : !llvm.ptr -> {type_}"
 
 
 def store(value: str, address: str, order: str = "", type_: str = "i64") -> str:
-    """Return a store, atomic if a memory order is given."""
+    """Return a store, atomic if there is a memory order."""
     return f"llvm.store {value}, {address}{_atomic(order, type_)} : {type_}, !llvm.ptr"
 
 

@@ -33,6 +33,7 @@ _COMPARISONS = frozenset(
     f"spirv.{name}" for name in ("SLessThan", "SLessThanEqual", "SGreaterThan", "SGreaterThanEqual")
 )
 _BOUND = 1 << 31
+"""The magnitude up to which integers have 32 bits."""
 
 
 def narrow_comparisons(ir: Any, module: Any) -> None:
@@ -46,6 +47,7 @@ def narrow_comparisons(ir: Any, module: Any) -> None:
 
 
 def _change_block(ir: Any, block: Any) -> None:
+    """Forward stored values to loads of a block, and narrow its comparisons."""
     stored: tuple[Any, Any] | None = None  # the pointer and the value of the last store
     for op in [each.operation for each in block.operations]:
         if op.name == _STORE and str(op.operands[0].type).endswith(_WORKGROUP):

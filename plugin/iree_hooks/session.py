@@ -48,8 +48,7 @@ from .cooperative_matrices import restore_elementwise
 from .entry_names import SET_CONTROL_BLOCK, WORKER, WORKGROUP
 from .exact_shaders import forbid_inexact_floats
 from .hal_operations import child_operations
-from .kernel_bodies import PHASE as WITH_KERNELS
-from .kernel_bodies import KernelBodies
+from .kernel_bodies import PUT_BACK_PHASE, KernelBodies
 from .merged_executables import merge_executables
 from .narrow_comparisons import narrow_comparisons
 from .sync_entries import add_sync_entries
@@ -111,8 +110,8 @@ class _Session:
             if not _GLOBAL_FLAGS:
                 unused = _UNUSED_PLUGINS_FOR_CPU if _CPU_FLAG in flags else _UNUSED_PLUGINS
                 plugins = [f"--iree-plugin=-{name}" for name in unused]
-                known = [flag for flag in flags if flag != VERIFY_FLAG]
-                _GLOBAL_FLAGS[:] = ["iree-compile", _PRINT_FLAG, *plugins, *known]
+                iree_flags = [flag for flag in flags if flag != VERIFY_FLAG]
+                _GLOBAL_FLAGS[:] = ["iree-compile", _PRINT_FLAG, *plugins, *iree_flags]
                 ctypes_dl._initializeGlobalCL(*_GLOBAL_FLAGS)
         self._session = api.Session()
         # Functions of IREE's C interface that its Python interface lacks.
@@ -206,7 +205,7 @@ class _Session:
                 kernels.put_back(module)
                 merge_executables(self._ir, module)
 
-            edits = [("", kernels.take), *edits, (WITH_KERNELS, prepare_executables)]
+            edits = [("", kernels.take), *edits, (PUT_BACK_PHASE, prepare_executables)]
         else:
             edits = [("", functools.partial(restore_elementwise, self._ir)), *edits]
         if worker_program is not None or not self._is_for_cpu:

@@ -10,7 +10,7 @@ from .control_block import CONTROL_BLOCK_WORDS
 from .entry_names import WORKER
 
 _MIN_WORKGROUPS_FOR_SMALL_CLAIMS = 32
-"""Unclaimed workgroups from which on a claim takes half as many.
+"""Unclaimed workgroups, at least, of which a claim takes half as many as otherwise.
 
 A suspended thread then delays few workgroups: calls of 128x4096x4096 take 3 % less time on average
 with two threads.
@@ -34,9 +34,9 @@ _FUTEX = {  # of Linux: the instruction, the number of the system call, and the 
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129
 """Operations on a futex that only this process has."""
 _FIRST_PARKING_NANOSECONDS, _MAX_PARKING_NANOSECONDS = 100_000, 1_600_000
-"""A worker that parks looks for work after the first time, and after twice as long, to the last.
+"""The first and the longest wait of a parked worker with a timeout; each is twice the one before.
 
-A call that began just before the worker parked has not woken it.
+After each it looks for work; after the longest it waits until it is woken.
 """
 _WAKE_UPS_BY_WORKER = 2
 """Parked workers that a woken one wakes: 15 of them wake in four steps."""
@@ -77,45 +77,49 @@ llvm.func internal @run(%control_block: !llvm.ptr, %first: i32, %end: i32) -> i3
   %one = llvm.mlir.constant(1 : i32) : i32
   %empty = llvm.mlir.zero : {llvm.WORKGROUP_STATE}
   {llvm.addresses("function", "environment", "state", "grid_x", "grid_y")}
-  {llvm.load("%f", "%function", type_="!llvm.ptr")}
-  {llvm.load("%e", "%environment", type_="!llvm.ptr")}
-  {llvm.load("%s", "%state", type_="!llvm.ptr")}
-  {llvm.load("%a", "%grid_x", type_="i32")}
-  {llvm.load("%b", "%grid_y", type_="i32")}
+  {llvm.load("%function_", "%function", type_="!llvm.ptr")}
+  {llvm.load("%environment_", "%environment", type_="!llvm.ptr")}
+  {llvm.load("%state_", "%state", type_="!llvm.ptr")}
+  {llvm.load("%size_x", "%grid_x", type_="i32")}
+  {llvm.load("%size_y", "%grid_y", type_="i32")}
   %group = llvm.alloca %one x {llvm.WORKGROUP_STATE} : (i32) -> !llvm.ptr
   %group_y = llvm.getelementptr %group[0, 1] : (!llvm.ptr) -> !llvm.ptr, {llvm.WORKGROUP_STATE}
   %group_z = llvm.getelementptr %group[0, 2] : (!llvm.ptr) -> !llvm.ptr, {llvm.WORKGROUP_STATE}
   llvm.store %empty, %group : {llvm.WORKGROUP_STATE}, !llvm.ptr
-  %x0 = llvm.urem %first, %a : i32
-  %line = llvm.udiv %first, %a : i32
-  %y0 = llvm.urem %line, %b : i32
-  %z0 = llvm.udiv %line, %b : i32
-  llvm.br ^next(%first, %x0, %y0, %z0, %zero : i32, i32, i32, i32, i32)
-^next(%i: i32, %x: i32, %y: i32, %z: i32, %before: i32):
+  %x0 = llvm.urem %first, %size_x : i32
+  %row0 = llvm.udiv %first, %size_x : i32
+  %y0 = llvm.urem %row0, %size_y : i32
+  %z0 = llvm.udiv %row0, %size_y : i32
+  llvm.br ^workgroup(%first, %x0, %y0, %z0, %zero : i32, i32, i32, i32, i32)
+^workgroup(%i: i32, %x: i32, %y: i32, %z: i32, %earlier: i32):
   %z16 = llvm.trunc %z : i32 to i16
   {llvm.store("%x", "%group", type_="i32")}
   {llvm.store("%y", "%group_y", type_="i32")}
   {llvm.store("%z16", "%group_z", type_="i16")}
-  %status = llvm.call %f(%e, %s, %group) : !llvm.ptr, {llvm.WORKGROUP_TYPE}
+  %status = llvm.call %function_(%environment_, %state_, %group) : !llvm.ptr, {llvm.WORKGROUP_TYPE}
   %is_ok = llvm.icmp "eq" %status, %zero : i32
-  %failed = llvm.select %is_ok, %before, %status : i1, i32
-  %xm = llvm.add %x, %one : i32
-  %is_line = llvm.icmp "eq" %xm, %a : i32
-  %xn = llvm.select %is_line, %zero, %xm : i1, i32
-  %down = llvm.zext %is_line : i1 to i32
-  %ym = llvm.add %y, %down : i32
-  %is_layer = llvm.icmp "eq" %ym, %b : i32
-  %yn = llvm.select %is_layer, %zero, %ym : i1, i32
-  %deeper = llvm.zext %is_layer : i1 to i32
-  %zn = llvm.add %z, %deeper : i32
-  %in = llvm.add %i, %one : i32
-  %is_end = llvm.icmp "eq" %in, %end : i32
-  llvm.cond_br %is_end, ^done, ^next(%in, %xn, %yn, %zn, %failed : i32, i32, i32, i32, i32)
+  %status_so_far = llvm.select %is_ok, %earlier, %status : i1, i32
+  %x_plus_1 = llvm.add %x, %one : i32
+  %ends_row = llvm.icmp "eq" %x_plus_1, %size_x : i32
+  %next_x = llvm.select %ends_row, %zero, %x_plus_1 : i1, i32
+  %carry_y = llvm.zext %ends_row : i1 to i32
+  %y_plus = llvm.add %y, %carry_y : i32
+  %ends_layer = llvm.icmp "eq" %y_plus, %size_y : i32
+  %next_y = llvm.select %ends_layer, %zero, %y_plus : i1, i32
+  %carry_z = llvm.zext %ends_layer : i1 to i32
+  %next_z = llvm.add %z, %carry_z : i32
+  %next_i = llvm.add %i, %one : i32
+  %is_end = llvm.icmp "eq" %next_i, %end : i32
+  llvm.cond_br %is_end, ^done,
+      ^workgroup(%next_i, %next_x, %next_y, %next_z, %status_so_far : i32, i32, i32, i32, i32)
 ^done:
-  llvm.return %failed : i32
+  llvm.return %status_so_far : i32
 }}
 """
-"""Computes the workgroups ``[first, end)`` of a job; returns a status that is not 0, or 0."""
+"""The function ``@run``, which computes the workgroups ``[first, end)`` of a job, x innermost.
+
+It returns the last status that is not 0, or 0.
+"""
 
 
 def _claim(word: str) -> str:
@@ -174,69 +178,83 @@ llvm.func internal @publish(%control_block: !llvm.ptr, %work: !llvm.ptr, %enviro
   %one = llvm.mlir.constant(1 : i32) : i32
   %zero = llvm.mlir.constant(0 : i32) : i32
   %none = llvm.mlir.constant(0 : i64) : i64
-  %taken = llvm.mlir.constant(1 : i64) : i64
+  %locked = llvm.mlir.constant(1 : i64) : i64
   %half = llvm.mlir.constant(32 : i64) : i64
   %null = llvm.mlir.zero : !llvm.ptr
   {llvm.addresses(*_PUBLISHER_WORDS)}
   %s = llvm.load %state_ : !llvm.ptr -> {llvm.STATE}
-  {llvm.fields("%s", llvm.STATE, llvm.STATE_GRID, ("a", "b", "c"))}
-  %al = llvm.zext %a : i32 to i64
-  %bl = llvm.zext %b : i32 to i64
-  %cl = llvm.zext %c : i32 to i64
-  %abl = llvm.mul %al, %bl : i64
-  %abcl = llvm.mul %abl, %cl : i64
-  %above = llvm.lshr %abcl, %half : i64
-  %are_numbered = llvm.icmp "eq" %above, %none : i64
-  llvm.cond_br %are_numbered, ^ask, ^alone
-^ask:
-  %asked = llvm.cmpxchg %busy, %none, %taken acquire monotonic : !llvm.ptr, i64
-  %is_ours = llvm.extractvalue %asked[1] : !llvm.struct<(i64, i1)>
-  llvm.cond_br %is_ours, ^publish, ^alone
+  {llvm.fields("%s", llvm.STATE, llvm.STATE_GRID, ("size_x", "size_y", "size_z"))}
+  %wide_x = llvm.zext %size_x : i32 to i64
+  %wide_y = llvm.zext %size_y : i32 to i64
+  %wide_z = llvm.zext %size_z : i32 to i64
+  %wide_xy = llvm.mul %wide_x, %wide_y : i64
+  %workgroups = llvm.mul %wide_xy, %wide_z : i64
+  %high_bits = llvm.lshr %workgroups, %half : i64
+  %fits_range = llvm.icmp "eq" %high_bits, %none : i64
+  llvm.cond_br %fits_range, ^acquire, ^compute_one
+^acquire:
+  %lock = llvm.cmpxchg %busy, %none, %locked acquire monotonic : !llvm.ptr, i64
+  %is_acquired = llvm.extractvalue %lock[1] : !llvm.struct<(i64, i1)>
+  llvm.cond_br %is_acquired, ^publish, ^compute_one
 ^publish:
-  {llvm.load("%before", "%done", "monotonic")}
+  {llvm.load("%done_before", "%done", "monotonic")}
   {llvm.store("%work", "%function", type_="!llvm.ptr")}
   {llvm.store("%environment_", "%environment", type_="!llvm.ptr")}
   {llvm.store("%state_", "%state", type_="!llvm.ptr")}
-  {llvm.store("%a", "%grid_x", type_="i32")}
-  {llvm.store("%b", "%grid_y", type_="i32")}
-  %total = llvm.trunc %abcl : i64 to i32
+  {llvm.store("%size_x", "%grid_x", type_="i32")}
+  {llvm.store("%size_y", "%grid_y", type_="i32")}
+  %total = llvm.trunc %workgroups : i64 to i32
   {llvm.load("%shift_", "%claim_shift", type_="i32")}
-  {_claim_size("%total", "%own")}
-  {_packed_range("%own", "%total", "%given")}
-  {llvm.store("%given", "%range", "release")}
+  {_claim_size("%total", "%first_claim")}
+  {_packed_range("%first_claim", "%total", "%initial_range")}
+  {llvm.store("%initial_range", "%range", "release")}
   {llvm.store("%state_", "%owner", "monotonic", "!llvm.ptr")}
-  %bad0 = llvm.call @run(%control_block, %zero, %own) : (!llvm.ptr, i32, i32) -> i32
-  llvm.br ^claim(%given, %own, %bad0 : i64, i32, i32)
-^claim(%word: i64, %ours: i32, %bad: i32):
+  %first_status = llvm.call @run(%control_block, %zero, %first_claim) : (!llvm.ptr, i32, i32) -> i32
+  llvm.br ^claim(%initial_range, %first_claim, %first_status : i64, i32, i32)
+^claim(%word: i64, %own_count: i32, %status: i32):
   {_claim("%word")}
-  llvm.cond_br %are_left, ^exchange, ^others
+  llvm.cond_br %are_left, ^exchange, ^await_workers
 ^exchange:
   %next = llvm.add %first, %share : i32
   {_exchange("%next", "%end", "monotonic")}
-  llvm.cond_br %is_claimed, ^work, ^claim(%now, %ours, %bad : i64, i32, i32)
+  llvm.cond_br %is_claimed, ^work, ^claim(%now, %own_count, %status : i64, i32, i32)
 ^work:
-  %bad1 = llvm.call @run(%control_block, %first, %next) : (!llvm.ptr, i32, i32) -> i32
-  %was_ok = llvm.icmp "eq" %bad, %zero : i32
-  %bad2 = llvm.select %was_ok, %bad1, %bad : i1, i32
-  %more = llvm.add %ours, %share : i32
-  llvm.br ^claim(%rest, %more, %bad2 : i64, i32, i32)
-^others:
-  %theirs = llvm.sub %total, %ours : i32
-  %theirsl = llvm.zext %theirs : i32 to i64
-  %all = llvm.add %before, %theirsl : i64
-  llvm.br ^wait
-^wait:
-  {llvm.load("%there", "%done", "acquire")}
-  %are_done = llvm.icmp "eq" %there, %all : i64
+  %new_status = llvm.call @run(%control_block, %first, %next) : (!llvm.ptr, i32, i32) -> i32
+  %was_ok = llvm.icmp "eq" %status, %zero : i32
+  %merged_status = llvm.select %was_ok, %new_status, %status : i1, i32
+  %new_count = llvm.add %own_count, %share : i32
+  llvm.br ^claim(%rest, %new_count, %merged_status : i64, i32, i32)
+{_await_workers(pause)}
+^compute_one:
+  %0 = llvm.call %work(%environment_, %state_, %group) : !llvm.ptr, {llvm.WORKGROUP_TYPE}
+  llvm.return %0 : i32
+}}
+"""
+
+
+def _await_workers(pause: str) -> str:
+    """Return the blocks of a publisher that waits for the workgroups that workers have claimed.
+
+    It then returns the status of the job, and lets other dispatches use the pool if that is not 0.
+    """
+    return f"""
+^await_workers:
+  %worker_count = llvm.sub %total, %own_count : i32
+  %wide_worker_count = llvm.zext %worker_count : i32 to i64
+  %done_at_end = llvm.add %done_before, %wide_worker_count : i64
+  llvm.br ^poll
+^poll:
+  {llvm.load("%done_now", "%done", "acquire")}
+  %are_done = llvm.icmp "eq" %done_now, %done_at_end : i64
   llvm.cond_br %are_done, ^end, ^pause
 ^pause:
   {pause}
-  llvm.br ^wait
+  llvm.br ^poll
 ^end:
-  {llvm.load("%bad3", "%failed", "monotonic", "i32")}
-  %are_ok = llvm.icmp "eq" %bad, %zero : i32
-  %what = llvm.select %are_ok, %bad3, %bad : i1, i32
-  %is_ok = llvm.icmp "eq" %what, %zero : i32
+  {llvm.load("%worker_status", "%failed", "monotonic", "i32")}
+  %are_ok = llvm.icmp "eq" %status, %zero : i32
+  %result = llvm.select %are_ok, %worker_status, %status : i1, i32
+  %is_ok = llvm.icmp "eq" %result, %zero : i32
   llvm.cond_br %is_ok, ^return, ^failed
 ^failed:
   {llvm.store("%zero", "%failed", "monotonic", "i32")}
@@ -244,11 +262,7 @@ llvm.func internal @publish(%control_block: !llvm.ptr, %work: !llvm.ptr, %enviro
   {llvm.store("%none", "%busy", "release")}
   llvm.br ^return
 ^return:
-  llvm.return %what : i32
-^alone:
-  %0 = llvm.call %work(%environment_, %state_, %group) : !llvm.ptr, {llvm.WORKGROUP_TYPE}
-  llvm.return %0 : i32
-}}
+  llvm.return %result : i32
 """
 
 
@@ -266,8 +280,8 @@ llvm.func @{name}({llvm.PARAMETERS}) -> i32 {{
   {llvm.LOAD_CONTROL_BLOCK}
   %one = llvm.mlir.constant(1 : i32) : i32
   %zero = llvm.mlir.constant(0 : i32) : i32
-  %none = llvm.mlir.constant(0 : i64) : i64
-  %once = llvm.mlir.constant(1 : i64) : i64
+  %zero_word = llvm.mlir.constant(0 : i64) : i64
+  %one_word = llvm.mlir.constant(1 : i64) : i64
   %minus_one = llvm.mlir.constant(-1 : i64) : i64
   %half = llvm.mlir.constant(32 : i64) : i64
   %wait = llvm.mlir.constant({_FUTEX_WAIT} : i64) : i64
@@ -278,22 +292,22 @@ llvm.func @{name}({llvm.PARAMETERS}) -> i32 {{
   %forever = llvm.mlir.zero : !llvm.ptr
   %time = llvm.alloca %one x {time} : (i32) -> !llvm.ptr
   %nanoseconds = llvm.getelementptr %time[0, 1] : (!llvm.ptr) -> !llvm.ptr, {time}
-  {llvm.store("%none", "%time")}
+  {llvm.store("%zero_word", "%time")}
   {llvm.addresses(*_WORKER_WORDS)}
   %publish_function = llvm.mlir.addressof @publish : !llvm.ptr
   {llvm.store("%publish_function", "%publish", type_="!llvm.ptr")}
   {llvm.load("%shift_", "%claim_shift", type_="i32")}
-  llvm.br ^look(%none : i64)
-^look(%asked: i64):
+  llvm.br ^read_range(%zero_word : i64)
+^read_range(%spins_before: i64):
   {llvm.load("%seen", "%range", "monotonic")}
-  llvm.br ^claim(%seen, %asked : i64, i64)
-^claim(%word: i64, %since: i64):
+  llvm.br ^claim(%seen, %spins_before : i64, i64)
+^claim(%word: i64, %spins: i64):
   {_claim("%word")}
-  llvm.cond_br %are_left, ^exchange, ^nothing
+  llvm.cond_br %are_left, ^exchange, ^no_work
 ^exchange:
   %next = llvm.sub %end, %share : i32
   {_exchange("%first", "%next", "acquire")}
-  llvm.cond_br %is_claimed, ^work, ^claim(%now, %none : i64, i64)
+  llvm.cond_br %is_claimed, ^work, ^claim(%now, %zero_word : i64, i64)
 ^work:
   %status = llvm.call @run(%control_block, %next, %end) : (!llvm.ptr, i32, i32) -> i32
   %is_ok = llvm.icmp "eq" %status, %zero : i32
@@ -302,63 +316,74 @@ llvm.func @{name}({llvm.PARAMETERS}) -> i32 {{
   {llvm.store("%status", "%failed", "monotonic", "i32")}
   llvm.br ^count
 ^count:
-  %did = llvm.zext %share : i32 to i64
-  %0 = llvm.atomicrmw add %done, %did release : !llvm.ptr, i64
-  llvm.br ^claim(%rest, %none : i64, i64)
-^nothing:
-  {llvm.load("%ends", "%stop", "monotonic")}
-  %is_end = llvm.icmp "ne" %ends, %none : i64
-  llvm.cond_br %is_end, ^return, ^again
-^again:
+  %computed = llvm.zext %share : i32 to i64
+  %0 = llvm.atomicrmw add %done, %computed release : !llvm.ptr, i64
+  llvm.br ^claim(%rest, %zero_word : i64, i64)
+^no_work:
+  {llvm.load("%stop_now", "%stop", "monotonic")}
+  %is_end = llvm.icmp "ne" %stop_now, %zero_word : i64
+  llvm.cond_br %is_end, ^return, ^spin
+^spin:
   {pause}
-  %more = llvm.add %since, %once : i64
-  {llvm.load("%most", "%spin_budget", "monotonic")}
-  %is_long = llvm.icmp "ugt" %more, %most : i64
-  llvm.cond_br %is_long, ^idle, ^look(%more : i64)
-^idle:
-  {llvm.load("%whose", "%single", "monotonic")}
-  %is_nobody = llvm.icmp "eq" %whose, %none : i64
-  llvm.cond_br %is_nobody, ^leave, ^look(%none : i64)
-^leave:
-  {load_can_park}
-  %may_park = llvm.icmp "ne" %parks, %none : i64
-  llvm.cond_br %may_park, ^park, ^return
-^park:
-  {llvm.load("%before", "%wake_ups", "acquire")}
-  %1 = llvm.atomicrmw add %parked, %once seq_cst : !llvm.ptr, i64
-  llvm.br ^sleep(%first_time : i64)
-^sleep(%duration: i64):
-  {llvm.load("%late", "%range", "acquire")}
-  %late_first = llvm.trunc %late : i64 to i32
-  %late_high = llvm.lshr %late, %half : i64
-  %late_end = llvm.trunc %late_high : i64 to i32
-  %is_late = llvm.icmp "ult" %late_first, %late_end : i32
-  llvm.cond_br %is_late, ^awake, ^ask
-^ask:
-  {llvm.load("%stops", "%stop", "acquire")}
-  {llvm.load("%after", "%wake_ups", "acquire")}
-  %is_stop = llvm.icmp "ne" %stops, %none : i64
-  %is_woken = llvm.icmp "ne" %after, %before : i64
-  %is_called = llvm.or %is_stop, %is_woken : i1
-  llvm.cond_br %is_called, ^called, ^futex
-^futex:
-  {llvm.store("%duration", "%nanoseconds")}
-  %is_last = llvm.icmp "ugt" %duration, %last_time : i64
-  %limit = llvm.select %is_last, %forever, %time : i1, !llvm.ptr
-  llvm.call @futex(%wake_ups, %wait, %before, %limit) : (!llvm.ptr, i64, i64, !llvm.ptr) -> ()
-  %twice = llvm.shl %duration, %once : i64
-  %later = llvm.select %is_last, %duration, %twice : i1, i64
-  llvm.br ^sleep(%later : i64)
-^called:
-  llvm.call @futex(%wake_ups, %wake, %wake_ups_by_worker, %forever)
-      : (!llvm.ptr, i64, i64, !llvm.ptr) -> ()
-  llvm.br ^awake
-^awake:
-  %2 = llvm.atomicrmw add %parked, %minus_one seq_cst : !llvm.ptr, i64
-  llvm.br ^look(%none : i64)
+  %spins_more = llvm.add %spins, %one_word : i64
+  {llvm.load("%budget", "%spin_budget", "monotonic")}
+  %is_spent = llvm.icmp "ugt" %spins_more, %budget : i64
+  llvm.cond_br %is_spent, ^check_single, ^read_range(%spins_more : i64)
+^check_single:
+  {llvm.load("%single_now", "%single", "monotonic")}
+  %is_idle = llvm.icmp "eq" %single_now, %zero_word : i64
+  llvm.cond_br %is_idle, ^stop_spinning, ^read_range(%zero_word : i64)
+{_parking(load_can_park)}
 ^return:
   llvm.return %zero : i32
 }}
+"""
+
+
+def _parking(load_can_park: str) -> str:
+    """Return the blocks of a worker that has spun in vain: it parks until it is woken, or returns.
+
+    Before each wait it looks for work once more, as a call may have begun just before it parked.
+    """
+    return f"""
+^stop_spinning:
+  {load_can_park}
+  %may_park = llvm.icmp "ne" %parks, %zero_word : i64
+  llvm.cond_br %may_park, ^park, ^return
+^park:
+  {llvm.load("%wake_ups_before", "%wake_ups", "acquire")}
+  %1 = llvm.atomicrmw add %parked, %one_word seq_cst : !llvm.ptr, i64
+  llvm.br ^parked(%first_time : i64)
+^parked(%duration: i64):
+  {llvm.load("%range_now", "%range", "acquire")}
+  %first_now = llvm.trunc %range_now : i64 to i32
+  %high_now = llvm.lshr %range_now, %half : i64
+  %end_now = llvm.trunc %high_now : i64 to i32
+  %has_work = llvm.icmp "ult" %first_now, %end_now : i32
+  llvm.cond_br %has_work, ^unpark, ^check_wake_ups
+^check_wake_ups:
+  {llvm.load("%stop_parked", "%stop", "acquire")}
+  {llvm.load("%wake_ups_now", "%wake_ups", "acquire")}
+  %is_stop = llvm.icmp "ne" %stop_parked, %zero_word : i64
+  %is_woken = llvm.icmp "ne" %wake_ups_now, %wake_ups_before : i64
+  %must_wake = llvm.or %is_stop, %is_woken : i1
+  llvm.cond_br %must_wake, ^wake_others, ^wait
+^wait:
+  {llvm.store("%duration", "%nanoseconds")}
+  %is_longest = llvm.icmp "ugt" %duration, %last_time : i64
+  %limit = llvm.select %is_longest, %forever, %time : i1, !llvm.ptr
+  llvm.call @futex(%wake_ups, %wait, %wake_ups_before, %limit)
+      : (!llvm.ptr, i64, i64, !llvm.ptr) -> ()
+  %twice = llvm.shl %duration, %one_word : i64
+  %next_duration = llvm.select %is_longest, %duration, %twice : i1, i64
+  llvm.br ^parked(%next_duration : i64)
+^wake_others:
+  llvm.call @futex(%wake_ups, %wake, %wake_ups_by_worker, %forever)
+      : (!llvm.ptr, i64, i64, !llvm.ptr) -> ()
+  llvm.br ^unpark
+^unpark:
+  %2 = llvm.atomicrmw add %parked, %minus_one seq_cst : !llvm.ptr, i64
+  llvm.br ^read_range(%zero_word : i64)
 """
 
 
