@@ -27,7 +27,7 @@ from ...errors import UnsupportedError
 
 _TENSOR = re.compile(r"!torch\.vtensor<\[([\d,?]*)\],(.+)>")
 _NO_BOUND = 2**62
-"""Upper bounds from here on are no bounds."""
+"""The least upper bound of a range that stands for no bound."""
 
 _Dimension = tuple[str, Value, int, Any]
 """The name of an argument, its value, an axis, and the formula (of sympy) of its size."""
@@ -41,7 +41,8 @@ def check_dimensions(program: ExportedProgram, arguments: Mapping[str, Value]) -
         arguments: the values of its arguments by name, of the ``torch`` dialect.
 
     Raises:
-        UnsupportedError: a size is no linear formula of one symbol, and no other argument has it.
+        UnsupportedError: a size is not a linear formula of one symbol with a positive factor, or an
+            operator fixes it.
     """
     symbols: dict[Any, tuple[str, ArrayLike]] = {}
     # A dimension that is a symbol binds it before a dimension that is a formula of it.

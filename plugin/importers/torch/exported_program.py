@@ -171,6 +171,7 @@ def _result_names(program: ExportedProgram) -> list[str]:
 
 
 def _text_of(key: Any) -> str:
+    """Return an element of a path in a tree: the key of a dict, an index, or an attribute."""
     for field in ("key", "idx", "name"):
         if hasattr(key, field):
             return str(getattr(key, field))
@@ -215,7 +216,7 @@ def _with_signs_of(tensor: Value, type_: ir.Type) -> Value:
 
 
 class _Tensors(FxImporterHooks):  # type: ignore[misc]
-    """Writes the tensors of programs: constants, and variables for updated buffers.
+    """Writer of the tensors of programs: constants, and variables for updated buffers.
 
     Tensors with the same memory, shape and type are one.
     """
@@ -283,6 +284,7 @@ class _Tensors(FxImporterHooks):  # type: ignore[misc]
 
 
 _Key: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+"""The address, shape, strides and type of a tensor: equal for two names of one tensor."""
 
 
 def _key(tensor: torch.Tensor) -> _Key:

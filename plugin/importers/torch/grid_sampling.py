@@ -23,9 +23,9 @@ import torch
 Tensor: TypeAlias = torch.Tensor
 
 _BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2
-"""Numbers of PyTorch for interpolation modes."""
+"""PyTorch's numbers of the interpolation modes."""
 _ZEROS, _REFLECTION = 0, 2
-"""Numbers of PyTorch for padding modes; 1 is ``border``."""
+"""PyTorch's numbers of the padding modes; 1 is ``border``."""
 _CUBIC = -0.75
 """The parameter of the cubic kernel: the slope at distance 1."""
 
@@ -38,7 +38,7 @@ class _Axis:
         size: the number of pixels.
         rank: the number of axes of the image.
         padding: the padding mode.
-        align_corners: whether -1 and 1 are the centers of the outer pixels, not their edges.
+        align_corners: True if -1 and 1 are the centers of the outer pixels, not their edges.
     """
 
     size: int

@@ -1,7 +1,7 @@
 """Arithmetic on f16 and bf16 that PyTorch does in f32: products with numbers, means, norms.
 
 PyTorch multiplies and divides f16 by numbers as f32, and rounds the result; torch-mlir rounds the
-number: ``x * -1e9`` would be ``0 * -inf``, NaN. Both round the number of a sum. A mean or norm is
+number: ``x * -1e9`` would be ``0 * -inf``, NaN. In sums both round the number. A mean or norm is
 rounded once; torch-mlir rounds sums and squares, which may overflow: norms of f16 values of 300
 would be 0.
 
@@ -44,6 +44,8 @@ def half_operators(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[.
 
 
 def _with_number_in_f32(operator: Any) -> Callable[..., Any]:
+    """Return an operator of two operands that computes in f32 where a number would be rounded."""
+
     def decomposed(left: Any, right: Any) -> Any:
         result = torch.result_type(left, right)
         if result not in _HALVES or not any(_is_rounded(each, result) for each in (left, right)):
@@ -54,6 +56,11 @@ def _with_number_in_f32(operator: Any) -> Callable[..., Any]:
 
 
 def _in_f32(operator: Any, otherwise: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return an operator that computes f16 and bf16 in f32, and rounds the results once.
+
+    `otherwise` is its decomposition for other types; None if torch-mlir lowers it.
+    """
+
     def decomposed(*args: Any, **kwargs: Any) -> Any:
         dtype = kwargs.get("dtype") or args[0].dtype
         if dtype not in _HALVES or args[0].dtype not in _HALVES:

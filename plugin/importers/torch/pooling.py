@@ -24,8 +24,8 @@ class _Axis:
 
     Args:
         size: the input's size.
-        kernel, stride, padding, dilation: of the pooling.
-        ceil_mode: whether a last window that ends outside the padded input counts.
+        kernel, stride, padding, dilation: the parameters of the pooling along this axis.
+        ceil_mode: True if a last window that ends outside the padded input counts.
     """
 
     size: int
@@ -62,6 +62,7 @@ class _Axis:
 def _axes(
     values: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> list[_Axis]:
+    """Return the axes of a pooling; parameters of one number hold for all axes."""
     rank = len(kernel)
     parameters = [
         list(each) if len(each) == rank else list(each) * rank
@@ -74,6 +75,7 @@ def _axes(
 
 
 def _pad(values: Tensor, axes: Sequence[_Axis], number: float) -> Tensor:
+    """Pad values with a number until the last window of each axis ends inside."""
     sides = [side for axis in reversed(axes) for side in (axis.padding, axis.right_padding)]
     return torch.constant_pad_nd(values, sides, number)
 
@@ -211,6 +213,7 @@ def _dynamic_maxima(values: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tenso
 
 
 def _lowest(values: Tensor) -> float:
+    """Return the least number of the type of a tensor."""
     lowest: float = torch.iinfo(values.dtype).min if not values.is_floating_point() else -torch.inf
     return lowest
 

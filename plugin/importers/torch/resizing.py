@@ -1,8 +1,8 @@
 """Decompositions of ``upsample_nearest`` by a whole factor along dynamic axes.
 
-PyTorch's decomposition divides the symbolic size by its multiple, a number that torch-mlir does not
-import. The factor is known: element ``i`` of an axis is element ``floor((i + offset) / factor)`` of
-the input, with the reciprocal of the factor in f32.
+PyTorch's decomposition divides the symbolic size by the size of the result, a quotient that
+torch-mlir does not import. With a constant factor, element ``i`` of an axis is element
+``floor((i + offset) / factor)`` of the input, computed with the reciprocal of the factor in f32.
 
 Source: ``compute_scales_value`` in ``aten/src/ATen/native/UpSample.h`` of PyTorch 2.13.
 """
@@ -26,6 +26,8 @@ def resizing_operators(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
 
 
 def _nearest(offset: float, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the decomposition of an operator; `otherwise` is that of static sizes."""
+
     def decomposed(
         values: torch.Tensor, sizes: Sequence[Any] | None, factors: Sequence[float] | None
     ) -> Any:

@@ -18,7 +18,7 @@ import torch
 Tensor: TypeAlias = torch.Tensor
 
 _MEAN, _MAX = 1, 2
-"""Numbers of PyTorch for the reductions of a bag; 0 is the sum."""
+"""PyTorch's numbers of the reductions of a bag; 0 is the sum."""
 
 
 def _lowest(dtype: torch.dtype) -> float:
@@ -89,7 +89,7 @@ def _scatter_reduce(
 
 
 _NAMES = {"add": "sum", "multiply": "prod"}
-"""Reductions of ``scatter``, by the names of ``scatter_reduce``."""
+"""The names of ``scatter_reduce`` for the reductions of ``scatter``."""
 
 
 def _scatter(values: Tensor, dim: int, index: Tensor, source: Tensor, *, reduce: str) -> Any:
