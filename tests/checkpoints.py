@@ -52,7 +52,7 @@ def numpy_logits(folder: Path, tokens: list[int], *, rounds_activations: bool = 
     c = replace(c, rotation=replace(c.rotation, context=len(tokens)))
     prepare = _as_it_is if rounds_activations else _float
     weights = Theta({name: prepare(name, tensor) for name, tensor in source.tensors.items()})
-    zeros = np.zeros((len(tokens), c.kv_heads, c.size), np.float32)
+    zeros = np.zeros((len(tokens), c.kv_heads, c.head_size), np.float32)
     x = embed(c, weights, np.array(tokens, np.int32))
     x, _ = run_blocks(c, weights, x, np.int32(0), [Cache(zeros, zeros)] * c.blocks)
     return np.asarray(logits(c, weights, x))

@@ -164,8 +164,8 @@ def write_gguf(
     properties = {
         "block_count": c.blocks, "context_length": c.context, "embedding_length": c.width,
         "feed_forward_length": c.hidden, "attention.head_count": c.heads,
-        "attention.head_count_kv": c.kv_heads, "attention.key_length": c.size,
-        "attention.value_length": c.size, "attention.layer_norm_rms_epsilon": c.epsilon,
+        "attention.head_count_kv": c.kv_heads, "attention.key_length": c.head_size,
+        "attention.value_length": c.head_size, "attention.layer_norm_rms_epsilon": c.epsilon,
         "rope.freq_base": config["rope_parameters"]["rope_theta"], "vocab_size": c.vocabulary,
         "expert_count": c.experts.count, "expert_used_count": c.experts.chosen,
     }  # fmt: skip
@@ -180,7 +180,7 @@ def write_gguf(
         array = np.asarray(tensor.arrays[tensor.name]).astype(np.float32)
         if architecture == "llama" and role.endswith(("attn_q.weight", "attn_k.weight")):
             # Pairs of rotated elements are neighbors in the files of Llama.
-            halves = array.reshape((-1, 2, c.size // 2, c.width))
+            halves = array.reshape((-1, 2, c.head_size // 2, c.width))
             array = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
         if is_old and array.ndim == 3:
             for number, expert in enumerate(array):

@@ -157,7 +157,7 @@ def test_the_seed_is_the_samplings() -> None:
 def test_prompts_that_make_no_sense() -> None:
     with pytest.raises(UsageError, match="the prompt has no tokens; expected a text"):
         Generation(Table(), TOKENIZER, [])
-    with pytest.raises(UsageError, match="the most tokens are -1, expected 0 or more"):
+    with pytest.raises(UsageError, match="max_tokens is -1, expected 0 or more"):
         Generation(Table(), TOKENIZER, [1], max_tokens=-1)
 
 

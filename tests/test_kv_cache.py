@@ -18,7 +18,7 @@ from subquant.emit.trace import trace
 from subquant.errors import UnsupportedError, UsageError
 from subquant.models import Model, Session, emit, load, transformer
 from subquant.models.architectures import Pairs
-from subquant.models.configuration import Configuration
+from subquant.models.gguf_configuration import read_gguf_configuration
 from subquant.models.interface import Shape, empty_caches
 from subquant.models.rotary_embedding import Rotation
 from subquant.models.source import open_model
@@ -149,7 +149,7 @@ def test_key_scales_change_no_logit_of_a_cache_of_f32(
 ) -> None:
     path = TinyModel(architecture).write(tmp_path / "model.gguf")
     dataset, tokens = open_weights(path), np.arange(3, 15, dtype=np.int32)
-    configuration = Configuration.of(dataset.properties, dataset.theta.flatten())
+    configuration = read_gguf_configuration(dataset.properties, dataset.theta.flatten())
     used = []
 
     def logits(scales_of: Any) -> np.ndarray:

@@ -13,6 +13,7 @@ from gguf_models import ARCHITECTURES, SMALL, TinyModel, tokens_of
 from subquant.errors import InputError, Place, SubquantError, UnsupportedError
 from subquant.models import Tokenizer, load
 from subquant.models.configuration import Configuration
+from subquant.models.gguf_configuration import read_gguf_configuration
 from subquant.models.irrelevant_properties import irrelevant_properties, irrelevant_vocabulary
 from subquant.weights.sources import open_weights
 
@@ -22,7 +23,9 @@ TINY: dict[str, Any] = {"blocks": 1, **SMALL}
 def opened(model: TinyModel, folder: Path) -> tuple[Configuration, Tokenizer]:
     path = model.write(folder / "model.gguf")
     dataset = open_weights(path)
-    configuration = Configuration.of(dataset.properties, dataset.theta.flatten(), Place(str(path)))
+    configuration = read_gguf_configuration(
+        dataset.properties, dataset.theta.flatten(), Place(str(path))
+    )
     return configuration, Tokenizer.from_properties(dataset.properties)
 
 

@@ -94,7 +94,7 @@ def test_rows_of_neighboring_pairs(rotated: int) -> None:
     configuration = open_model(FOLDERS / "llama").configuration
     neighbors = replace(configuration.rotation, size=rotated, pairs="neighbors")
     halves = replace(neighbors, pairs="halves")
-    configuration = replace(configuration, heads=3, kv_heads=3, size=8, rotation=neighbors)
+    configuration = replace(configuration, heads=3, kv_heads=3, head_size=8, rotation=neighbors)
     rng = np.random.default_rng(0)
     x, queries, keys = (
         rng.normal(size=shape).astype(np.float32) for shape in ((5, 16), (24, 16), (24, 16))

@@ -21,7 +21,7 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import ExecutionError, InputError, Remark, UsageError
 from subquant.formats.irpa import Archive
 from subquant.models import Session, loading
-from subquant.models.configuration import Configuration
+from subquant.models.gguf_configuration import read_gguf_configuration
 from subquant.models.interface import Shape, empty_caches
 from subquant.models.module import write_module
 from subquant.models.source import open_model
@@ -50,7 +50,7 @@ class Compiled:
         archive = folder / "model.irpa"
         source = open_weights(path)
         tensors = source.theta.flatten()
-        self.configuration = Configuration.of(source.properties, tensors)
+        self.configuration = read_gguf_configuration(source.properties, tensors)
         self.shape = shape
         self.remarks: list[Remark] = []
         data = compile_to_bytes(
@@ -399,7 +399,7 @@ def test_positions_are_integers_of_32_bits(model_file: Path) -> None:
     source = open_model(model_file)
     name = f"{source.properties['general.architecture']}.context_length"
     properties = {**source.properties, name: 2**62}
-    configuration = Configuration.of(properties, source.tensors)
+    configuration = read_gguf_configuration(properties, source.tensors)
     with pytest.raises(UsageError, match=r"is 2,147,483,648, expected 1 to 1,073,741,824$"):
         loading._shape(replace(source, configuration=configuration), 2**31, "f16")
 

@@ -12,6 +12,7 @@ from subquant.errors import InputError, UnsupportedError
 from subquant.models import interface, transformer
 from subquant.models.architectures import Pairs
 from subquant.models.configuration import Configuration, expected_tensors
+from subquant.models.gguf_configuration import read_gguf_configuration
 from subquant.models.rotary_embedding import Rotation
 from subquant.weights.sources import open_weights
 from subquant.weights.theta import Theta
@@ -21,7 +22,7 @@ from transformer_oracle import Oracle
 def opened(model: TinyModel, folder: Path) -> tuple[Configuration, Theta, Path]:
     path = model.write(folder / "model.gguf")
     dataset = open_weights(path)
-    return Configuration.of(dataset.properties, dataset.theta.flatten()), dataset.theta, path
+    return read_gguf_configuration(dataset.properties, dataset.theta.flatten()), dataset.theta, path
 
 
 def run(
@@ -157,7 +158,7 @@ def test_blocks_with_a_window_and_without(tmp_path: Path) -> None:
     dataset = open_weights(model.write(tmp_path / "model.gguf"))
     properties = dict(dataset.properties)
     del properties["gemma3.attention.sliding_window_pattern"]
-    actual = Configuration.of(properties, dataset.theta.flatten())
+    actual = read_gguf_configuration(properties, dataset.theta.flatten())
     assert expected_tensors(actual) == model.shapes()
     assert [n for n in range(18) if not actual.has_window(n)] == [5, 11, 17]
     assert (actual.rotation.base, actual.window_rotation.base) == (1e6, 1e4)
@@ -209,12 +210,12 @@ def test_files_that_are_refused(model: TinyModel, message: str, tmp_path: Path) 
 
 def test_a_missing_property_is_named() -> None:
     with pytest.raises(InputError, match=r"the file has no property 'llama\.embedding_length'"):
-        Configuration.of({"general.architecture": "llama"}, {})
+        read_gguf_configuration({"general.architecture": "llama"}, {})
     with pytest.raises(UnsupportedError, match="the file does not say its model's architecture"):
-        Configuration.of({}, {})
+        read_gguf_configuration({}, {})
     wrong = {"general.architecture": "llama", "llama.embedding_length": "wide"}
     with pytest.raises(InputError, match="embedding_length' is wide, expected an integer"):
-        Configuration.of(wrong, {})
+        read_gguf_configuration(wrong, {})
 
 
 @pytest.mark.parametrize(
@@ -240,4 +241,4 @@ def test_numbers_that_nothing_can_be_computed_with(
         del properties[f"llama.attention.{name}"]
     properties |= {f"llama.{key}": value for key, value in changes.items()}
     with pytest.raises(InputError, match=message):
-        Configuration.of(properties, source.theta.flatten())
+        read_gguf_configuration(properties, source.theta.flatten())

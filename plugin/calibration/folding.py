@@ -96,11 +96,11 @@ def folds(configuration: Configuration) -> list[Fold]:
     """Return the folds of a block without experts, in order of computation."""
     c = configuration
     width, heads = np.arange(c.width), np.arange(c.heads)
-    of_head = heads // (c.heads // c.kv_heads) * c.size
-    values = (of_head[:, None] + np.arange(c.size)).reshape(-1)
-    keys, hidden = c.kv_heads * c.size, np.arange(c.hidden)
+    of_head = heads // (c.heads // c.kv_heads) * c.head_size
+    values = (of_head[:, None] + np.arange(c.head_size)).reshape(-1)
+    keys, hidden = c.kv_heads * c.head_size, np.arange(c.hidden)
     if c.structure.fused:
-        first = c.heads * c.size + keys
+        first = c.heads * c.head_size + keys
         return [
             Fold("attn_norm", None, ("attn_qkv",), width),
             Fold("attn_qkv", slice(first, first + keys), ("attn_output",), values),

@@ -189,7 +189,7 @@ def in_common_form(configuration: Configuration, name: str, values: Array) -> Ar
     heads = {"attn_q": configuration.heads, "attn_k": configuration.kv_heads}.get(layer)
     if heads is None or configuration.rotation.pairs == "halves":
         return values
-    by_head = values.reshape((heads, configuration.size, -1))
+    by_head = values.reshape((heads, configuration.head_size, -1))
     rotated = by_head[:, : configuration.rotation.size]
     halves = np.concatenate([rotated[:, ::2], rotated[:, 1::2]], 1)
     rest = by_head[:, configuration.rotation.size :]

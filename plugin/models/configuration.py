@@ -1,10 +1,8 @@
-"""The configuration of a language model, as the properties of its GGUF file say.
+"""Configuration of a language model: hyperparameters, and the tensors that they need.
 
-Everything that a program is written from is in a `Configuration`, and
-`expected_tensors` says which tensors it takes, so that a file is checked before anything is built.
-A tensor or property that is not read, and not known to be irrelevant, refuses the file.
-
-Sources: the keys of GGUF, as PyPI's ``gguf`` lists them; llama.cpp's ``src/models``.
+A program is written from a `Configuration`. `gguf_configuration` reads it from the properties of a
+GGUF file, and `huggingface.configuration` from a ``config.json``. `expected_tensors` has the
+tensors of a model with their shapes, so that a file is checked before a program is written.
 """
 
 from __future__ import annotations
@@ -12,27 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
-
-from ..core.read_record import Irrelevant, ReadRecord
-from ..errors import InputError, Place, SubquantError, UnsupportedError
-from ..layouts import InferenceTensor, PrimitiveTensor
+from ..core.read_record import Irrelevant
+from ..errors import InputError
+from ..layouts import InferenceTensor
 from ..layouts.tensors import dtype_of
 from ..numerics.element_types import FLOAT_DTYPES
 from .architectures import (
-    ARCHITECTURES,
     EXPERT_LAYERS,
-    LAYERS,
-    TABLE,
     Activation,
-    Architecture,
     BlockStructure,
 )
-from .irrelevant_properties import irrelevant_properties
-from .properties import Properties, architecture_of
-from .rotary_embedding import LongRope, Rotation
+from .rotary_embedding import Rotation
 
 
 @dataclass(frozen=True)
@@ -67,12 +56,12 @@ class Configuration:
         width: the size of the hidden state.
         hidden: the inner size of the feed-forward layers.
         heads, kv_heads: heads of queries, and of keys and values; `kv_heads` divides `heads`.
-        size: the size of a head.
+        head_size: the elements of a query, key or value of a head.
         context: the maximum number of tokens of the training.
         rotation: RoPE of blocks that attend to all tokens.
         window_rotation: RoPE of blocks with a window.
         window: the number of tokens that a block with a window attends to; 0 for all.
-        attention_scale: the factor of products of queries and keys.
+        attention_scale: the factor of dot products of queries and keys.
         logit_softcap: logits become ``c tanh(x / c)`` with this ``c``; 0 for no cap.
         biases: the linear layers of a block that have a bias.
         optional_tensors: the names of biases and scales of linear layers that the file has.
@@ -90,7 +79,7 @@ class Configuration:
     vocabulary: int
     heads: int
     kv_heads: int
-    size: int
+    head_size: int
     context: int
     epsilon: float
     activation: Activation
@@ -106,119 +95,6 @@ class Configuration:
     unrotated_blocks: frozenset[int] = frozenset()
     experts: Experts | None = None
     quantizes_activations: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        properties: Mapping[str, Any],
-        tensors: Mapping[str, InferenceTensor],
-        location: Place | None = None,
-    ) -> Configuration:
-        """Read the properties of a file.
-
-        The vocabulary's properties (``tokenizer.*``) are left to `subquant.models.vocabulary`.
-
-        Raises:
-            UnsupportedError: the architecture is none of `ARCHITECTURES`, or the file has a tensor
-                or a property that is not computed with: another scaling of rotary embeddings, say.
-            InputError: a property is missing or makes no sense, or a tensor is missing or has
-                other extents.
-        """
-        of_model = {k: value for k, value in properties.items() if not k.startswith("tokenizer.")}
-        try:
-            name = architecture_of(properties, ARCHITECTURES)
-            record = ReadRecord(None)
-            values = Properties(record.track("property", of_model, irrelevant_properties(name)))
-            images = _IMAGE_TENSORS if name == "gemma3" else []
-            tracked = record.track("tensor", tensors, images)
-            configuration = cls._of(name, values, tracked)
-            check_tensors(configuration, tracked)
-            _check_rows(configuration.vocabulary, values, properties.get("tokenizer.ggml.tokens"))
-            record.finish("use a model without, or a tool that knows it")
-        except SubquantError as error:
-            raise error.located(location) from None
-        return configuration
-
-    @classmethod
-    def _of(
-        cls, name: str, values: Properties, tensors: Mapping[str, InferenceTensor]
-    ) -> Configuration:
-        kind = TABLE[name]
-        width, heads = values.count("embedding_length"), values.count("attention.head_count")
-        kv_heads = values.count("attention.head_count_kv", heads)
-        if heads % kv_heads:
-            raise InputError(
-                f"the model has {heads} heads and {kv_heads} of keys and values, expected a divisor"
-            )
-        size = values.count("attention.key_length", width // heads or None)
-        of_values = values.count("attention.value_length", size)
-        if of_values != size:
-            raise UnsupportedError(
-                f"heads have keys of {size} and values of {of_values}, expected the same"
-            )
-        rotary_size = values.count("rope.dimension_count", size)
-        if rotary_size % 2 or rotary_size > size:
-            raise InputError(
-                f"{rotary_size} elements of heads of {size} are turned, expected an even number "
-                "of them"
-            )
-        base = values.number("rope.freq_base", 10_000.0, 1.0)
-        context = values.count("context_length")
-        scaling = values.scaling(kind.long_rope)
-        rotation = Rotation(base, rotary_size, 1.0 / values.rope_factor(scaling), kind.pairs)
-        if scaling == "yarn":
-            rotation = replace(rotation, yarn=values.yarn(context, base))
-        # Files of Phi 3 do not always say how they are scaled.
-        if scaling == "longrope" or (name == "phi3" and _LONG_ROPE.intersection(tensors)):
-            rotation = _with_long_rope(rotation, values, tensors, context)
-        elif kind.rope_factors and "rope_freqs.weight" in tensors:
-            rotation = replace(rotation, has_factors=True)
-        table = tensors.get("token_embd.weight")
-        blocks = values.count("block_count")
-        if blocks > len(tensors):
-            raise InputError(
-                f"the model has {blocks:,} blocks, and the file {len(tensors)} tensors"
-            )
-        vocabulary = table.shape[0] if table is not None and table.shape else 0
-        window = values.window(context, kind.pattern)
-        window_rotation = rotation
-        windowed = (False,) * blocks
-        if kind.pattern == 0:
-            windowed = (window > 0,) * blocks
-        if kind.window_base:
-            window_base = values.number("rope.freq_base_swa", kind.window_base, 1.0)
-            windowed = values.windowed_blocks(blocks, kind.pattern)
-            if window:
-                window_rotation = Rotation(window_base, rotary_size, 1.0, kind.pairs)
-        hidden = values.count("feed_forward_length")
-        experts = _experts(kind, values, tensors, blocks, hidden)
-        return cls(
-            architecture=name,
-            structure=kind,
-            blocks=blocks,
-            width=width,
-            hidden=hidden,
-            vocabulary=vocabulary,
-            heads=heads,
-            kv_heads=kv_heads,
-            size=size,
-            context=context,
-            epsilon=values.number("attention.layer_norm_rms_epsilon"),
-            activation=kind.activation,
-            rotation=rotation,
-            window_rotation=window_rotation,
-            window=window,
-            windowed_blocks=windowed,
-            attention_scale=values.optional_number(
-                "attention.scale", _attention_scale(name, blocks, width // heads, size)
-            ),
-            logit_softcap=values.optional_number("final_logit_softcapping", 0.0),
-            biases=kind.biases,
-            optional_tensors=frozenset(_optional_names(kind, blocks) & tensors.keys()),
-            tied="output.weight" not in tensors,
-            experts=experts,
-            unrotated_blocks=unrotated_blocks(blocks, kind.unrotated_interval),
-        )
 
     @property
     def embedding_scale(self) -> float:
@@ -236,75 +112,14 @@ class Configuration:
         return self.window > 0 and self.windowed_blocks[block]
 
 
-_LONG_ROPE = frozenset(("rope_factors_short.weight", "rope_factors_long.weight"))
-
-
-def _with_long_rope(
-    rotation: Rotation, values: Properties, tensors: Mapping[str, InferenceTensor], context: int
-) -> Rotation:
-    """Return a rotation with the divisors of LongRoPE.
-
-    Sources: llama.cpp, ``llama_model_phi3``, ``llama_model_llama`` and
-    ``llama_model::get_rope_factors``; ``conversion/base.py``, which writes the type ``longrope``.
-    """
-    if rotation.yarn is not None:
-        raise UnsupportedError(
-            "rotary embeddings are scaled by 'yarn', and the file has the divisors "
-            f"'{min(_LONG_ROPE)}' of LongRoPE; expected one of them"
-        )
-    pairs, divisors = rotation.size // 2, []
-    for name in sorted(_LONG_ROPE, reverse=True):  # those of short contexts first
-        tensor = tensors.get(name)
-        array = np.zeros(1)
-        if isinstance(tensor, PrimitiveTensor) and tensor.shape == (pairs,):
-            array = np.asarray(tensor.array, np.float64)
-        if not (np.isfinite(array) & (array > 0)).all():
-            raise InputError(f"the file has no tensor '{name}' of {pairs} numbers above 0")
-        divisors.append(tuple(array.tolist()))
-    original = values.count("rope.scaling.original_context_length", context)
-    factor = values.optional_number("rope.scaling.attn_factor", 1.0)
-    return replace(rotation, long_rope=LongRope(original, *divisors), attention_factor=factor)
-
-
 def is_of_images(name: str) -> bool:
     """Return True for the name of a tensor of images, in files with the text model of Gemma 3."""
-    return any(each.matches(name, None) for each in _IMAGE_TENSORS)
+    return any(each.matches(name, None) for each in IMAGE_TENSORS)
 
 
-_IMAGE_TENSORS = [
+IMAGE_TENSORS = [
     Irrelevant(f"{prefix}.*", "belongs to images, which no prompt has") for prefix in ("v", "mm")
 ]
-
-
-def _experts(
-    kind: Architecture,
-    values: Properties,
-    tensors: Mapping[str, InferenceTensor],
-    blocks: int,
-    hidden: int,
-) -> Experts | None:
-    """Return the mixture of experts, if there is one; blocks with an ``ffn_gate`` have none.
-
-    Source: llama.cpp, ``llama_model_llama`` and ``llama_model_qwen3moe``: softmax of all experts,
-    and weights that are divided by their sum.
-    """
-    if not kind.has_experts:
-        if values.count("expert_count", 0):
-            raise UnsupportedError(
-                "the model has experts, and only models of the architectures llama and qwen3moe "
-                "are supported with them"
-            )
-        return None
-    count = values.count("expert_count", 0)
-    if not count and not kind.needs_experts:
-        return None
-    chosen = values.count("expert_used_count")
-    if chosen > count:
-        raise InputError(f"{chosen} of {count} experts compute a token, expected {count} at most")
-    if kind.needs_experts:
-        hidden = values.count("expert_feed_forward_length", max(1, hidden // chosen))
-    dense = {n for n in range(blocks) if f"blk.{n}.ffn_gate.weight" in tensors}
-    return Experts(count, chosen, hidden, frozenset(range(blocks)) - dense)
 
 
 def unrotated_blocks(blocks: int, interval: int) -> frozenset[int]:
@@ -312,35 +127,10 @@ def unrotated_blocks(blocks: int, interval: int) -> frozenset[int]:
     return frozenset(range(interval - 1, blocks, interval)) if interval else frozenset()
 
 
-def _attention_scale(architecture: str, blocks: int, share: int, size: int) -> float:
-    """Return the factor of products of queries and keys where the file has none.
-
-    Hugging Face's configuration of Gemma 3 has it as ``query_pre_attn_scalar``, which is the size
-    of a head for all of Google's models but 27B, where it is the width divided by the heads.
-    llama.cpp's converter does not write it, and its loader knows 27B by the 62 blocks that no other
-    model has. Source: llama.cpp, ``llm_type`` and ``f_attention_scale`` of LLM_ARCH_GEMMA3.
-    """
-    return 1 / math.sqrt(max(share, 1) if (architecture, blocks) == ("gemma3", 62) else size)
-
-
-def _optional_names(kind: Architecture, blocks: int) -> set[str]:
-    """Return the names of tensors of linear layers that a file may have.
-
-    Scales are the second scales of NVFP4, one for a whole weight.
-    """
-    of_layers = {f"{layer}.scale" for layer in (*LAYERS, "output")}
-    if kind.has_experts:
-        of_layers |= {f"{layer}.scale" for layer in EXPERT_LAYERS}
-    of_layers |= {f"{layer}.bias" for layer in kind.optional_biases}
-    of_model = {name for name in of_layers if name.startswith("output.")}
-    of_block = of_layers - of_model
-    return of_model | {f"blk.{number}.{name}" for number in range(blocks) for name in of_block}
-
-
 def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]:
     """Return the tensors that a model takes, with their shapes."""
     c = configuration
-    queries, keys = c.heads * c.size, c.kv_heads * c.size
+    queries, keys = c.heads * c.head_size, c.kv_heads * c.head_size
     linear = {
         "attn_q": (queries, c.width),
         "attn_k": (keys, c.width),
@@ -361,7 +151,7 @@ def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]
     first |= {"ffn_norm.weight": (c.width,)}
     last: dict[str, tuple[int, ...]] = {}
     if c.structure.qk_norms:
-        last |= {"attn_q_norm.weight": (c.size,), "attn_k_norm.weight": (c.size,)}
+        last |= {"attn_q_norm.weight": (c.head_size,), "attn_k_norm.weight": (c.head_size,)}
     if c.structure.post_norms:
         last |= {"post_attention_norm.weight": (c.width,), "post_ffw_norm.weight": (c.width,)}
     shapes: dict[str, tuple[int, ...]] = {
@@ -428,22 +218,3 @@ def check_tensors(
                 f"tensor '{name_in_file(name)}' is of {dtype.name} and has no scales, expected "
                 "floats of 16 bits or more, or a quantization that the file describes"
             )
-
-
-def _check_rows(rows: int, values: Properties, tokens: Any) -> None:
-    """Compare the table of embeddings with the vocabulary; InputError for another number of rows.
-
-    Rows without a token have logits that count in no text, and llama.cpp refuses them too.
-    """
-    if isinstance(tokens, list) and len(tokens) != rows:
-        raise InputError(
-            f"tensor 'token_embd.weight' has {rows} rows for the {len(tokens)} tokens of the "
-            "vocabulary, expected a row for each token; convert the model again, with a token for "
-            "each row"
-        )
-    declared = values.count("vocab_size", rows)
-    if declared != rows:
-        raise InputError(
-            f"tensor 'token_embd.weight' has {rows} rows, expected {declared}, the property "
-            "'vocab_size'; convert the model again"
-        )

@@ -47,7 +47,7 @@ from .configuration import Experts
 from .routed_inputs import RoutedInputs
 
 _MAX_TILE_ROWS = 8
-"""Rows of a tile at most: the rows of a register tile of the kernels."""
+"""Rows of a tile, at most: the rows of a register tile of the kernels."""
 _FLOATS_8 = ("f8E4M3FN", "f8E5M2")
 """The 8-bit floats that kernels decode."""
 
@@ -248,9 +248,9 @@ class _Groups(NamedTuple):
     def of(cls, choices: AnyArray, experts: int) -> _Groups:
         """Group rows by their experts; `choices` are ``[T, chosen]``.
 
-        A tile has about half of the rows that an expert has on average: with as many as these,
-        half of the positions are spare. With ``n`` rows of an expert before row ``r`` and ``f``
-        tiles of experts before its expert, its position is ``f * tile + n``.
+        A tile has about half of the rows that an expert has on average: with a tile of all of
+        them, half of the positions would be spare. The position of a row is
+        ``first_tiles[expert] * tile + rank``, with its rank among the rows of its expert.
         """
         order = np.arange(choices.size, dtype=np.int32)
         tokens = order // np.int32(choices.shape[1])
@@ -261,19 +261,19 @@ class _Groups(NamedTuple):
         # An expert leaves less than a tile open, and there are no more experts than rows.
         tiles = min(count, (count + min(experts, count) * (tile - 1)) // tile)
         numbers = np.arange(experts, dtype=np.int32)
-        is_of = (choices[None, :] == numbers[:, None]).astype(np.int32)
-        tiles_of = (is_of.sum(axis=1, dtype=np.int32) + np.int32(tile - 1)) >> np.int32(bits)
+        has_row = (choices[None, :] == numbers[:, None]).astype(np.int32)
+        tile_counts = (has_row.sum(axis=1, dtype=np.int32) + np.int32(tile - 1)) >> np.int32(bits)
         is_earlier = (numbers[None, :] < numbers[:, None]).astype(np.int32)
-        first = (is_earlier * tiles_of[None, :]).sum(axis=1, dtype=np.int32)
-        is_alike = (choices[:, None] == choices[None, :]) & (order[None, :] < order[:, None])
-        before = is_alike.astype(np.int32).sum(axis=1, dtype=np.int32)
-        positions = take(first, choices) * np.int32(tile) + before
-        at_positions = scatter(_zeros(tiles * tile, choices), positions, tokens, "set")
-        of_tiles = np.arange(tiles, dtype=np.int32)
-        is_done = ((first + tiles_of)[None, :] <= of_tiles[:, None]).astype(np.int32)
-        expert_of = is_done.sum(axis=1, dtype=np.int32)
-        of_tile = np.minimum(expert_of, choices.max())
-        return cls(at_positions, of_tile, positions, (tiles, tile))
+        first_tiles = (is_earlier * tile_counts[None, :]).sum(axis=1, dtype=np.int32)
+        is_same_expert = choices[:, None] == choices[None, :]
+        is_earlier_row = is_same_expert & (order[None, :] < order[:, None])
+        ranks = is_earlier_row.astype(np.int32).sum(axis=1, dtype=np.int32)
+        positions = take(first_tiles, choices) * np.int32(tile) + ranks
+        tokens_at_positions = scatter(_zeros(tiles * tile, choices), positions, tokens, "set")
+        tile_numbers = np.arange(tiles, dtype=np.int32)
+        is_past = ((first_tiles + tile_counts)[None, :] <= tile_numbers[:, None]).astype(np.int32)
+        tile_choices = np.minimum(is_past.sum(axis=1, dtype=np.int32), choices.max())
+        return cls(tokens_at_positions, tile_choices, positions, (tiles, tile))
 
 
 def _zeros(count: int, beside: AnyArray) -> AnyArray:

@@ -74,10 +74,10 @@ class Generation(Iterator[str]):
     Args:
         session: the session; it continues after its tokens.
         tokens: the prompt.
-        max_tokens: how many at most; None for as many as the context has room for.
+        max_tokens: generated tokens, at most; None for as many as the context has room for.
 
     Raises:
-        UsageError: there is nothing to read, or the greatest number is negative.
+        UsageError: the prompt has no tokens, or `max_tokens` is negative.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Generation(Iterator[str]):
         if not tokens:
             raise UsageError("the prompt has no tokens; expected a text")
         if max_tokens is not None and max_tokens < 0:
-            raise UsageError(f"the most tokens are {max_tokens}, expected 0 or more")
+            raise UsageError(f"max_tokens is {max_tokens}, expected 0 or more")
         self.statistics = Statistics(prompt_tokens=len(tokens))
         self.tokens: list[int] = []
         """The generated tokens, the end token included."""
@@ -105,7 +105,7 @@ class Generation(Iterator[str]):
         self._stream = tokenizer.stream()
         self._ends = tokenizer.end_tokens
         self._sampler = Sampler(sampling or Sampling())
-        self._most = max_tokens
+        self._max_tokens = max_tokens
         self._logits: Array | None = None
 
     def __next__(self) -> str:
@@ -133,7 +133,7 @@ class Generation(Iterator[str]):
             return self._end("context")
         else:
             self._logits = self._session.next(self.tokens[-1])
-        if self._most is not None and len(self.tokens) >= self._most:  # it may be 0
+        if self._max_tokens is not None and len(self.tokens) >= self._max_tokens:  # it may be 0
             return self._end("max tokens")
         token = self._sampler.choose(self._logits)
         self.tokens.append(token)
@@ -143,7 +143,7 @@ class Generation(Iterator[str]):
         if token in self._ends:
             return self._end("end token")
         text = self._stream.put(token)
-        if len(self.tokens) == self._most:
+        if len(self.tokens) == self._max_tokens:
             return text + self._end("max tokens")
         return text
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,7 +18,7 @@ SCOPE = "model"
 """The scope of the parameters."""
 
 
-MOST_CONTEXT = 1 << 30
+MAX_CONTEXT = 1 << 30
 """The greatest context in tokens: positions, and those after them, fit 32 bits."""
 
 
@@ -27,12 +29,27 @@ STEP_TOKENS = 8
 """Tokens of a call of ``verify`` or ``batch``, each with the bits that it has alone."""
 
 
-def filled_batches(tokens: int, size: int) -> int:
-    """Return how many batches of a size are read of some tokens: the last one is 3/4 full or more.
+_Count = TypeVar("_Count", int, Any)
 
-    This is the rule of ``prompt`` in `subquant.models.module`.
+
+def batches_of_size(
+    tokens: _Count,
+    size: int,
+    sizes: Sequence[int],
+    divide: Callable[[_Count, int], _Count] = operator.floordiv,
+) -> _Count:
+    """Return how many batches of a size are read of the tokens that no larger batch takes.
+
+    The last one is at least 3/4 full. Batches of the least size take all tokens.
+
+    Args:
+        tokens: an integer, or a traced value of ``prompt`` (`subquant.models.module`).
+        sizes: all batch sizes, descending.
+        divide: returns the quotient of a count and a number.
     """
-    return (4 * tokens + size) // (4 * size)
+    if size == sizes[-1]:
+        return divide(tokens + (size - 1), size)
+    return divide(tokens * 4 + size, 4 * size)
 
 
 @dataclass(frozen=True)
@@ -62,8 +79,8 @@ class Shape:
         steps: Steps = "single",
     ) -> Shape:
         """Return the default batch sizes, without those that no prompt fills enough."""
-        *longer, shortest = cls.pieces
-        pieces = (*(size for size in longer if filled_batches(context, size)), shortest)
+        sizes = cls.pieces
+        pieces = tuple(size for size in sizes if batches_of_size(context, size, sizes))
         return cls(context, pieces, kv_cache, rounds_activations, steps)
 
     @property
@@ -74,7 +91,7 @@ class Shape:
     def cache_bytes_per_token(self, configuration: Configuration) -> int:
         """Return the memory of a token's keys and values in the caches of all blocks."""
         c = configuration
-        rows = [each.row_bytes(c.size) for each in formats_of(self.kv_cache)]
+        rows = [each.row_bytes(c.head_size) for each in formats_of(self.kv_cache)]
         return c.blocks * c.kv_heads * sum(rows)
 
 
@@ -91,7 +108,9 @@ def empty_caches(
     """Return the caches of all blocks before the first token: NumPy broadcasts of one zero."""
     c = configuration
     zeros = [
-        np.broadcast_to(each.element.dtype.type(0), (context, c.kv_heads, each.row_length(c.size)))
+        np.broadcast_to(
+            each.element.dtype.type(0), (context, c.kv_heads, each.row_length(c.head_size))
+        )
         for each in formats_of(kv_cache)
     ]
     return [Cache(*zeros)] * c.blocks

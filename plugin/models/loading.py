@@ -29,7 +29,7 @@ from ..runtime import Device, Executable
 from .chat import ChatTemplate, Message
 from .drafts import DraftedSession
 from .generation import Generation
-from .interface import MOST_CONTEXT, SCOPE, Shape, Steps
+from .interface import MAX_CONTEXT, SCOPE, Shape, Steps
 from .prompt_cache import PromptCache
 from .sampling import Sampling
 from .session import Session, SessionBatch
@@ -41,7 +41,7 @@ from .tokenizer_cache import TokenizerCache
 __all__ = ["DEFAULT_CONTEXT", "Model", "Progress", "default_cache", "emit", "load"]
 
 Progress = Callable[[str], None]
-"""Called with a line about each step."""
+"""A function that is called with a line about each step."""
 
 DEFAULT_CONTEXT = 2048
 """Tokens of context, if the model has more; more take key-value cache in proportion."""
@@ -411,7 +411,7 @@ def _shape(
 ) -> Shape:
     """Return the sizes of a program; errors as `load`."""
     configuration, rounds = source.configuration, bool(source.activations())
-    check_head_size(kv_cache, configuration.size)
+    check_head_size(kv_cache, configuration.head_size)
     if activations == "checkpoint" and not rounds:
         raise UsageError(
             "the model says nothing of activations; expected int8 or float, not checkpoint"
@@ -422,8 +422,8 @@ def _shape(
     if context is None:
         context = min(configuration.context, DEFAULT_CONTEXT)
         return Shape.of_context(context, kv_cache, rounds, steps)
-    most = min(configuration.context, MOST_CONTEXT)
-    if not 1 <= context <= most:
-        made_for = ", which the model was made for" if most == configuration.context else ""
-        raise UsageError(f"the context is {context:,}, expected 1 to {most:,}{made_for}")
+    limit = min(configuration.context, MAX_CONTEXT)
+    if not 1 <= context <= limit:
+        reason = ", which the model was made for" if limit == configuration.context else ""
+        raise UsageError(f"the context is {context:,}, expected 1 to {limit:,}{reason}")
     return Shape.of_context(context, kv_cache, rounds, steps)

@@ -71,7 +71,7 @@ from ..numerics.cache_formats import formats_of
 from ..numerics.element_types import AnyArray, ElementType
 from ..weights.theta import Theta
 from .configuration import Configuration, expected_tensors
-from .interface import SCOPE, STEP_TOKENS, Cache, Shape
+from .interface import SCOPE, STEP_TOKENS, Cache, Shape, batches_of_size
 from .source import open_model
 from .transformer import embed, logits, run_blocks, run_blocks_of_sequences
 
@@ -137,7 +137,7 @@ class _Functions:
         self.shape = shape
         rows = [shape.rows, configuration.kv_heads]
         self.caches = [
-            tensor_type([*rows, each.row_length(configuration.size)], mlir_type(each.element))
+            tensor_type([*rows, each.row_length(configuration.head_size)], mlir_type(each.element))
             for each in formats_of(shape.kv_cache)
         ] * configuration.blocks
         self.position = ir.IntegerType.get_signless(32)
@@ -231,7 +231,7 @@ class _Functions:
     def _read_pieces(
         self, tokens: Value, count: ArrayLike, position: Value, caches: Sequence[Value]
     ) -> list[Value]:
-        """Read tokens in batches: the largest size that is at least 3/4 full, else the smallest.
+        """Read tokens in batches, by the rule of `batches_of_size`.
 
         Returns:
             The hidden state of the last token, and the caches.
@@ -241,10 +241,7 @@ class _Functions:
         padded = linalg.put_slice(tokens, linalg.constant(splat(0, padded_type)), start.value)
         carried = [linalg.constant(splat(0, self._rows(1))), *caches]
         for size in self.shape.pieces:
-            left = count - start
-            pieces = quotient(left * 4 + size, 4 * size)
-            if size == self.shape.pieces[-1]:
-                pieces = quotient(left + (size - 1), size)
+            pieces = batches_of_size(count - start, size, self.shape.pieces, quotient)
 
             def read(
                 number: Value,

@@ -36,7 +36,7 @@ from ..errors import InputError
 from ..numerics.cache_formats import formats_of
 from ..numerics.element_types import AnyArray, DType
 from .configuration import Configuration
-from .interface import Shape, filled_batches
+from .interface import Shape, batches_of_size
 
 _MAGIC = b"SQPROMPT"
 _DIGEST_BYTES = 32
@@ -102,7 +102,7 @@ class PromptCache:
             {
                 "key": self._key,
                 "tokens": list(tokens),
-                "arrays": _stated(self._layout(len(tokens))),
+                "arrays": _layout_in_header(self._layout(len(tokens))),
             }
         ).encode()
         head = b"".join([_MAGIC, len(header).to_bytes(8, "little"), header])
@@ -146,13 +146,13 @@ class PromptCache:
 
     def _prefix(self, header: dict[str, Any], data: bytes) -> _Prefix | None:
         """The tokens and arrays of a file; None unless it has this program's caches for them."""
-        tokens, most = header.get("tokens"), self._configuration.vocabulary
+        tokens, vocabulary = header.get("tokens"), self._configuration.vocabulary
         if not isinstance(tokens, list) or not 1 <= len(tokens) <= self._shape.context:
             return None
-        if not all(type(token) is int and 0 <= token < most for token in tokens):
+        if not all(type(token) is int and 0 <= token < vocabulary for token in tokens):
             return None
         layout = self._layout(len(tokens))
-        if header.get("arrays") != _stated(layout):
+        if header.get("arrays") != _layout_in_header(layout):
             return None
         if len(data) != sum(math.prod(shape) * dtype.itemsize for shape, dtype in layout):
             return None
@@ -167,7 +167,7 @@ class PromptCache:
         """The shape and the type of each array for a number of tokens."""
         c = self._configuration
         return [
-            ((count, c.kv_heads, each.row_length(c.size)), each.element.dtype)
+            ((count, c.kv_heads, each.row_length(c.head_size)), each.element.dtype)
             for each in formats_of(self._shape.kv_cache)
         ] * c.blocks
 
@@ -181,7 +181,7 @@ def _header(data: bytes) -> dict[str, Any]:
     return header if isinstance(header, dict) else {}
 
 
-def _stated(layout: Sequence[tuple[tuple[int, ...], DType]]) -> list[Any]:
+def _layout_in_header(layout: Sequence[tuple[tuple[int, ...], DType]]) -> list[Any]:
     """The shapes and types of arrays as the header states them."""
     return [[list(shape), dtype.name] for shape, dtype in layout]
 
@@ -190,10 +190,7 @@ def pieces_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield first token and size of each piece that a prompt is read in."""
     start = 0
     for size in sizes:
-        left = count - start
-        pieces = filled_batches(left, size)
-        if size == sizes[-1]:
-            pieces = -(-left // size)
+        pieces = batches_of_size(count - start, size, sizes)
         for number in range(pieces):
             yield start + number * size, size
         start = min(start + pieces * size, count)
@@ -202,15 +199,13 @@ def pieces_of(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
 def reused_tokens(stored: Sequence[int], tokens: Sequence[int], sizes: Sequence[int]) -> int:
     """Return how many tokens of a prompt have the keys and values of a stored prompt.
 
-    One token is read by another function, and none of its pieces is like those of prompts.
+    Nothing is reused of or for a prompt of one token, which ``next`` reads.
     """
-    differing = (
-        n for n, pair in enumerate(zip(stored, tokens, strict=False)) if pair[0] != pair[1]
-    )
-    equal = next(differing, min(len(stored), len(tokens)))
-    reused = 0
-    if min(len(stored), len(tokens)) == 1:
+    shorter = min(len(stored), len(tokens))
+    if shorter == 1:
         return 0
+    differing = (n for n in range(shorter) if stored[n] != tokens[n])
+    equal, reused = next(differing, shorter), 0
     for old, new in zip(pieces_of(len(stored), sizes), pieces_of(len(tokens), sizes), strict=False):
         end = sum(new)
         if old != new or end > equal or end >= len(tokens):

@@ -34,7 +34,7 @@ from ..errors import ExecutionError, UsageError
 from ..numerics.element_types import Array
 
 _FIRST_SORTED = 1024
-"""The number of tokens that are sorted first; they usually have most of the probability."""
+"""Tokens that are sorted first; they usually have most of the probability."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ class Sampling:
 
     @classmethod
     def greedy(cls) -> Sampling:
-        """Return what always takes the likeliest token."""
+        """Return the options with which the likeliest token is always taken."""
         return cls(temperature=0.0)
 
 
 class Sampler:
-    """Chooses tokens, one after the other."""
+    """Sampler of tokens, one after the other."""
 
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
@@ -104,43 +104,43 @@ class Sampler:
 
         The likeliest comes first, but where no option leaves a token out.
         """
-        chosen = self._sampling
-        if chosen.temperature == 0:
+        options = self._sampling
+        if options.temperature == 0:
             return np.array([self.choose(logits)]), np.ones(1)
         tokens = self._first(logits)
         x = logits[tokens].astype(np.float64)
         with np.errstate(over="ignore"):  # a small temperature leaves the likeliest
-            weights = np.exp((x - x.max()) / chosen.temperature)
+            weights = np.exp((x - x.max()) / options.temperature)
         return tokens, weights / weights.sum()
 
     def _first(self, logits: Array) -> Array:
         """Return the tokens that the options keep, in the order of `probabilities`."""
-        chosen, size = self._sampling, len(logits)
+        options, size = self._sampling, len(logits)
         greatest = logits.max()
         _check(greatest)
-        candidates = chosen.top_k if 0 < chosen.top_k < size else size
-        if candidates == size and chosen.top_p == 1 and chosen.min_p == 0:
+        candidates = options.top_k if 0 < options.top_k < size else size
+        if candidates == size and options.top_p == 1 and options.min_p == 0:
             return np.arange(size)  # no option needs the order; sorting takes 30 ms
         total = math.inf
-        if candidates == size and chosen.top_p < 1:
+        if candidates == size and options.top_p < 1:
             total = float(np.exp(logits - greatest, dtype=np.float64).sum())
         for count in dict.fromkeys((min(candidates, _FIRST_SORTED), candidates)):
             tokens = _greatest(logits, count)
             x = logits[tokens].astype(np.float64)
-            left = len(tokens)
-            if chosen.top_p < 1:
+            retained = len(tokens)
+            if options.top_p < 1:
                 weights = np.exp(x - x[0])
                 cumulative = weights.cumsum()
                 # The sum over all top-k tokens, of which fewer may be sorted here.
-                of = cumulative[-1] if count == candidates else total
-                if of == math.inf:
+                denominator = cumulative[-1] if count == candidates else total
+                if denominator == math.inf:
                     continue
-                left = int(np.searchsorted(cumulative, chosen.top_p * of)) + 1
-            if chosen.min_p > 0:
-                left = min(left, int((x >= x[0] + math.log(chosen.min_p)).sum()))
-            if left < count:
+                retained = int(np.searchsorted(cumulative, options.top_p * denominator)) + 1
+            if options.min_p > 0:
+                retained = min(retained, int((x >= x[0] + math.log(options.min_p)).sum()))
+            if retained < count:
                 break
-        return tokens[: min(left, count)]
+        return tokens[: min(retained, count)]
 
 
 def _greatest(logits: Array, count: int) -> Array:

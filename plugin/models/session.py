@@ -14,8 +14,8 @@ from .configuration import Configuration
 from .interface import STEP_TOKENS, Shape, empty_caches
 from .prompt_cache import PromptCache
 
-_FIRST = 2
-"""The number of the first argument that is a cache."""
+_FIRST_CACHE = 2
+"""The index of the first cache among the arguments of a function."""
 
 
 class Session:
@@ -99,7 +99,7 @@ class Session:
         for array, own in zip(arrays, rows, strict=True):
             array[: len(own)] = own
         put = self._executable["next"].put
-        self._caches = [put(number, array) for number, array in enumerate(arrays, _FIRST)]
+        self._caches = [put(number, array) for number, array in enumerate(arrays, _FIRST_CACHE)]
         self._position = len(rows[0])
 
     def next(self, token: int) -> Array:
@@ -156,7 +156,7 @@ class Session:
         """
         position = self._position
         caches = self._take_caches()
-        cache_arguments = range(_FIRST, _FIRST + len(caches))
+        cache_arguments = range(_FIRST_CACHE, _FIRST_CACHE + len(caches))
         result: DeviceArray
         result, *written = self._executable[name].invoke(
             [tokens, np.int32(position), *caches], resident=True, donate=cache_arguments
@@ -173,7 +173,7 @@ class Session:
             # Repeated zeros take memory where tokens are written.
             arrays = (each for cache in empty for each in cache)
             put = self._executable["next"].put
-            caches = [put(number, array) for number, array in enumerate(arrays, _FIRST)]
+            caches = [put(number, array) for number, array in enumerate(arrays, _FIRST_CACHE)]
         self.reset()
         return caches
 
@@ -214,7 +214,7 @@ class SessionBatch:
         logits, *written = (
             every[0]
             ._executable["batch"]
-            .invoke(arguments, resident=True, donate=range(_FIRST, len(arguments)))
+            .invoke(arguments, resident=True, donate=range(_FIRST_CACHE, len(arguments)))
         )
         count = len(caches) // STEP_TOKENS
         for number, (each, position) in enumerate(zip(every, positions, strict=True)):

@@ -20,6 +20,7 @@ from ..weights.theta import Dataset, Theta
 from .chat import ChatTemplate
 from .configuration import Configuration, is_of_images
 from .expert_tensors import with_stacked_experts
+from .gguf_configuration import read_gguf_configuration
 from .tokenizer import AnyTokenizer, Tokenizer
 
 if TYPE_CHECKING:
@@ -159,5 +160,5 @@ def open_model(path: str | os.PathLike[str], *, lists: Lists = True) -> ModelSou
             tensors = with_stacked_experts(tensors)
         except SubquantError as error:
             raise error.located(location) from None
-        configuration = Configuration.of(dataset.properties, tensors, location)
+        configuration = read_gguf_configuration(dataset.properties, tensors, location)
     return ModelSource(Path(path), configuration, tensors, dataset, images)

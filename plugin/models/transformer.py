@@ -273,13 +273,13 @@ class _Block:
     ) -> tuple[AnyArray, _AnyCache]:
         c, count = self.configuration, x.shape[0]
         if c.structure.fused:
-            first, second = c.heads * c.size, (c.heads + c.kv_heads) * c.size
+            first, second = c.heads * c.head_size, (c.heads + c.kv_heads) * c.head_size
             fused = self._linear("attn_qkv", x)
             queries, keys, values = fused[:, :first], fused[:, first:second], fused[:, second:]
         else:
             queries, keys, values = (self._linear(f"attn_{name}", x) for name in "qkv")
-        queries = queries.reshape((count, c.heads, c.size))
-        keys, values = (each.reshape((count, c.kv_heads, c.size)) for each in (keys, values))
+        queries = queries.reshape((count, c.heads, c.head_size))
+        keys, values = (each.reshape((count, c.kv_heads, c.head_size)) for each in (keys, values))
         if c.structure.qk_norms:
             key, query = (norm_weight(c, self.theta(f"attn_{name}_norm")) for name in "kq")
             scales = key_scales(key, query, c.rotation)

@@ -168,7 +168,7 @@ def _config(model: ModelSource) -> dict[str, Any]:
         "num_hidden_layers": c.blocks,
         "num_attention_heads": c.heads,
         "num_key_value_heads": c.kv_heads,
-        "head_dim": c.size,
+        "head_dim": c.head_size,
         "max_position_embeddings": c.context,
         "rms_norm_eps": c.epsilon,
         "hidden_activation": "gelu_pytorch_tanh",

@@ -124,7 +124,7 @@ class _Reader:
             vocabulary=vocabulary,
             heads=heads,
             kv_heads=kv_heads,
-            size=size,
+            head_size=size,
             context=context,
             epsilon=settings.number("rms_norm_eps", kind.epsilon),
             activation=self._activation(),
