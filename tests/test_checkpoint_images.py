@@ -50,7 +50,7 @@ def test_defaults_that_files_of_gemma_3_leave_out() -> None:
     tensors = {f"tensor_{n}": PrimitiveTensor(table, f"tensor_{n}") for n in range(34)}
     tensors["token_embd.weight"] = PrimitiveTensor(table, "token_embd.weight")
     model = read_configuration(config, tensors)
-    assert (model.heads, model.kv_heads, model.size, model.context) == (8, 4, 256, 131_072)
+    assert (model.heads, model.kv_heads, model.head_size, model.context) == (8, 4, 256, 131_072)
     assert (model.vocabulary, model.attention_scale, model.tied) == (262_208, 1 / 16, True)
     assert (model.rotation.base, model.rotation.scale) == (1_000_000, 1 / 8)
     assert (model.window_rotation.base, model.window_rotation.scale) == (10_000, 1)
