@@ -303,7 +303,7 @@ def compile_pipeline(
         (
             "expand-stablehlo",
             {
-                "separate_truths": not is_vulkan,
+                "separate_booleans": not is_vulkan,
                 "round_by_addition": not is_vulkan,
                 "separate_squares": not is_vulkan,
                 "separate_reductions": not is_vulkan,

@@ -46,8 +46,8 @@ from ...emit.operation import create, parse_attribute
 from ..base import NoMatch, Replacement, is_public, named, producer_of
 from .updates_in_place import UPDATES
 
-_BOUNDS = 3
-"""Operands of MLIR's ``scf.for`` before its initial values: lower bound, upper bound, step."""
+_BOUND_OPERANDS = 3
+"""Operands of an ``scf.for`` before the initial values: lower bound, upper bound, step."""
 _EXPORT, _IMPORT = "hal.tensor.export", "hal.tensor.import"
 
 
@@ -59,7 +59,7 @@ def carry_buffers(op: Operation) -> Replacement:
     end = block.operations[len(block.operations) - 1].operation
     operands = list(op.operands)
     yielded, functions = list(end.operands), _Functions.of_module(op)
-    carried = zip(operands[_BOUNDS:], list(block.arguments)[1:], yielded, strict=True)
+    carried = zip(operands[_BOUND_OPERANDS:], list(block.arguments)[1:], yielded, strict=True)
     types: dict[int, ir.Type] = {
         number: argument.type
         for number, (initial, argument, updated) in enumerate(carried)
@@ -69,8 +69,8 @@ def carry_buffers(op: Operation) -> Replacement:
         and source == argument
     }
     for number in types:
-        operands[_BOUNDS + number] = _buffer(operands[_BOUNDS + number])
-    carried_types = [each.type for each in operands[_BOUNDS:]]
+        operands[_BOUND_OPERANDS + number] = _buffer(operands[_BOUND_OPERANDS + number])
+    carried_types = [each.type for each in operands[_BOUND_OPERANDS:]]
     loop = create("scf.for", operands, carried_types, regions=1)
     index = block.arguments[0].type
     inner = loop.regions[0].blocks.append(

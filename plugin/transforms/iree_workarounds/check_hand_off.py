@@ -75,7 +75,7 @@ class CheckHandOff(ModulePass):
 
     def run(self, module: ir.Operation) -> Sequence[Remark]:
         """Check `module`."""
-        is_left = TypePredicate(lambda type_: bool(_reason_to_refuse(type_)))
+        is_refused = TypePredicate(lambda type_: bool(_reason_to_refuse(type_)))
         checked_names: set[str] = set()
         operations = walk(module, in_kernels=False)
         for op in operations:
@@ -86,12 +86,12 @@ class CheckHandOff(ModulePass):
             reason = why_absent(op, self.target) if self.functions else ""
             if reason:
                 raise UnsupportedError(reason, op)
-            for value in is_left.values_of(op):
+            for value in is_refused.values_of(op):
                 raise UnsupportedError(_reason_to_refuse(value.type), op)
             if name == "func.func":
                 type_ = op.attributes["function_type"].value
                 for declared in (*type_.inputs, *type_.results):
-                    if is_left(declared):
+                    if is_refused(declared):
                         raise UnsupportedError(_reason_to_refuse(declared), op)
         entries = {TARGET_KEY: self.target} if self.target else {}
         if self.target.startswith("vulkan"):

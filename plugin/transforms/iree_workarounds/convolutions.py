@@ -184,12 +184,10 @@ def multiply_patches(op: Operation) -> Replacement:
     pairs = [size for pair in zip(counts, windows, strict=True) for size in pair]
     patches = stablehlo.reshape(left, [batch, *pairs, features])
     order = [0, *range(1, 2 * axes, 2), *range(2, 2 * axes + 1, 2), 2 * axes + 1]
-    depth = math.prod(windows) * features
-    rows = stablehlo.reshape(
-        stablehlo.transpose(patches, order), [batch * math.prod(counts), depth]
-    )
+    k = math.prod(windows) * features
+    rows = stablehlo.reshape(stablehlo.transpose(patches, order), [batch * math.prod(counts), k])
     outputs = int(type_.shape[axes + 1])
-    matrix = stablehlo.reshape(right, [depth, outputs])
+    matrix = stablehlo.reshape(right, [k, outputs])
     product_type = with_shape(type_, [batch * math.prod(counts), outputs])
     product = stablehlo.dot_general(rows, matrix, product_type, ([1], [0]))
     return stablehlo.reshape(product, [int(size) for size in type_.shape])
@@ -232,7 +230,7 @@ def _widen_depthwise(op: Operation) -> bool:
 
 
 _MAX_SPLIT_GROUPS = 16
-"""Groups up to which a convolution becomes one for each; with more it stays one."""
+"""Groups of a convolution, at most, that become convolutions of their own."""
 
 
 def split_groups(op: Operation) -> Replacement:
@@ -243,11 +241,11 @@ def split_groups(op: Operation) -> Replacement:
     left, right = op.operands
     type_ = op.results[0].type
     features = type_.rank - 1
-    static = is_static(left, right, *op.results)
-    depthwise = feature_groups > 1 and int(right.type.shape[features - 1]) == 1
-    if depthwise and static and features > 3 and int(type_.shape[features]) > feature_groups:
+    are_static = is_static(left, right, *op.results)
+    is_depthwise = feature_groups > 1 and int(right.type.shape[features - 1]) == 1
+    if is_depthwise and are_static and features > 3 and int(type_.shape[features]) > feature_groups:
         return _split_channel_outputs(op, feature_groups)
-    if not 1 < groups <= _MAX_SPLIT_GROUPS or depthwise or not static:
+    if not 1 < groups <= _MAX_SPLIT_GROUPS or is_depthwise or not are_static:
         return NoMatch("has no groups to split")
     shape = [int(size) for size in type_.shape]
     shape[features] //= groups

@@ -87,7 +87,7 @@ class ExpandStablehlo(ModulePass):
             gets its loops wrong).
         split_sums: split long reductions and contractions (Vulkan, where one invocation accumulates
             an element, and a device may end its loop).
-        separate_truths: store returned booleans before 8-bit integers are made of them (llvm-cpu,
+        separate_booleans: store returned booleans before 8-bit integers are made of them (llvm-cpu,
             where IREE refuses a dispatch that writes both).
         round_by_addition: round f32 to even by additions (llvm-cpu, where IREE takes 40
             instructions).
@@ -105,7 +105,7 @@ class ExpandStablehlo(ModulePass):
 
     split_groups: bool = False
     split_sums: bool = False
-    separate_truths: bool = False
+    separate_booleans: bool = False
     round_by_addition: bool = False
     separate_squares: bool = False
     separate_reductions: bool = False
@@ -140,7 +140,7 @@ class ExpandStablehlo(ModulePass):
         is_changed = write_float8(module)
         is_changed |= round_quantization(module)
         is_changed |= self.divide_exactly and divide_exactly(module)
-        is_changed |= self.separate_truths and separate_booleans(module)
+        is_changed |= self.separate_booleans and separate_booleans(module)
         if named(module, {root for patterns in steps for root in patterns}):
             for patterns in steps:
                 apply_patterns(module, patterns)

@@ -6,9 +6,9 @@ weights that is a quarter of the time of a compilation (UltraFace in 8 bits: 12.
 16.4 s), for one of two convolutions a third.
 
 Folded are conversions to a type that holds every value of the other, `transpose`, `reshape`, and
-barriers, in any order. As by IREE's rule a constant grows by 1 MiB at most, and is converted where
-it is used if it would grow more. The weights of convolutions are laid out as IREE's loops read
-them, which IREE would do by a transposition. Constants that nobody uses are dropped. Resources of
+barriers, in any order. By IREE's rule a constant may grow by 1 MiB; one that would grow more is
+converted where it is used. The weights of convolutions are laid out as IREE's loops read
+them, which IREE would do by a transposition. Constants without uses are erased. Resources of
 bf16 of at most 256 bytes become dense elements: IREE 3.13 copies those constants into dispatches
 for CPUs, and converts their type to f32 and not the resource.
 
@@ -42,14 +42,14 @@ from ...errors import Remark
 from ...numerics.element_types import ElementType
 from ..base import UNCHANGED, ModulePass, named, producer_of
 
-MOST_GROWTH = 1 << 20
-"""Bytes by which folding may enlarge a constant.
+MAX_CONSTANT_GROWTH_BYTES = 1 << 20
+"""Bytes by which folding enlarges a constant, at most.
 
 Source: the default of IREE 3.13's ``--iree-opt-const-expr-max-size-increase-threshold``; the two
 must agree.
 """
 
-_MOST_COPIED = 1 << 8
+_MAX_INLINED_BYTES = 1 << 8
 """Bytes of a constant that IREE copies into dispatches, at most.
 
 Source: the default of IREE 3.13's ``--iree-flow-inline-constants-max-byte-length``; the two must
@@ -59,12 +59,12 @@ agree.
 _CONSTANT = "stablehlo.constant"
 _CONSTANTS = (_CONSTANT, "arith.constant")
 _ELEMENTS = ("i8", "i16", "i32", "i64", "f16", "f32", "f64")
-"""Elements whose bits NumPy has."""
+"""Element types that NumPy has too."""
 
 
 @dataclass(frozen=True)
 class FoldConstants(ModulePass):
-    """Compute what conversions and movements make of constants."""
+    """Fold conversions and rearrangements of constants."""
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
@@ -72,7 +72,7 @@ class FoldConstants(ModulePass):
         convolutions = named(module, ["stablehlo.convolution"])
         changes += [_lay_out_weights(op) for op in convolutions]
         changes += [_fold(op) for op in named(module, _FOLDED)]
-        changes += [_drop(op) for op in named(module, _CONSTANTS)]
+        changes += [_erase_unused_constant(op) for op in named(module, _CONSTANTS)]
         return None if any(changes) else UNCHANGED
 
 
@@ -82,7 +82,7 @@ def _write_elements(op: Operation) -> bool:
     is_dense = isinstance(attribute, ir.DenseElementsAttr)
     if is_dense or not isinstance(type_, ir.RankedTensorType):
         return False
-    if not isinstance(type_.element_type, ir.BF16Type) or byte_size(type_) > _MOST_COPIED:
+    if not isinstance(type_.element_type, ir.BF16Type) or byte_size(type_) > _MAX_INLINED_BYTES:
         return False
     elements = elements_of_resource(op)
     if elements is None:
@@ -122,31 +122,31 @@ def _lay_out_weights(op: Operation) -> bool:
 
 
 def _fold(op: Operation) -> bool:
-    """Put a constant in place of an operation that follows from one, if others than such use it."""
+    """Replace an operation by its constant, if operations that are not folded use it."""
     constant = _constant_behind(op.results[0])
     users = {use.owner.operation.name for use in op.results[0].uses}
     if constant is None or users.issubset(_FOLDED):
         return False
     source, result = constant.attributes["value"], op.results[0].type
     growth = (result.element_type.width - source.type.element_type.width) // 8
-    if growth * math.prod(source.type.shape) > MOST_GROWTH:
+    if growth * math.prod(source.type.shape) > MAX_CONSTANT_GROWTH_BYTES:
         return False
     replace_by_constant(op)
     erase_unused(op)
     return True
 
 
-def _drop(op: Operation) -> bool:
-    """Erase a constant that nobody uses: a weight that a kernel has in another order."""
+def _erase_unused_constant(op: Operation) -> bool:
+    """Erase a constant without uses: a weight of which a kernel has a copy in another order."""
     if is_used(op.results[0]):
         return False
     op.erase()
     return True
 
 
-def _constant_behind(value_: Value) -> Operation | None:
-    """The constant that a value follows from; None of splats, which cost nothing."""
-    op = producer_of(value_)
+def _constant_behind(value: Value) -> Operation | None:
+    """The constant that folded operations lead to; None for splats, which cost nothing."""
+    op = producer_of(value)
     if op is None:
         return None
     if op.name == _CONSTANT:

@@ -43,7 +43,7 @@ _MAX_PRODUCTS_PER_PART = 1 << 15
 """Products of a part of a contraction, at most; an invocation runs no other loop."""
 _MAX_PRODUCTS_WITHOUT_VECTORS = 1 << 12
 """Products of a part if an invocation has several elements, as rows fill no vectors."""
-_VECTOR = 4
+_LANES = 4
 """The lanes of a SPIR-V vector, which a row has to fill."""
 _PRODUCTS = tuple(
     f"linalg.{name}"
@@ -102,7 +102,7 @@ def split_dot(op: Operation) -> Replacement:
     contracted, batch = dot_axes(op)
     left, right = op.operands
     row = int(op.results[0].type.shape[-1]) if len(op.results[0].type.shape) else 1
-    is_unvectorized = row % _VECTOR and row > _VECTOR
+    is_unvectorized = row % _LANES and row > _LANES
     limit = _MAX_PRODUCTS_WITHOUT_VECTORS if is_unvectorized else _MAX_PRODUCTS_PER_PART
     sizes = [int(left.type.shape[axis]) for axis in contracted[0]]
     division = _part_sizes(sizes, limit)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ... import emit
 from ...core._mlir import Operation, Value, ir
@@ -35,7 +36,6 @@ from .loop_nests import is_static
 
 def scatter_rows(op: Operation) -> Replacement:
     """Rewrite a ``scatter`` that IREE refuses as one of rows."""
-    numbers = bindings.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
     count = len(op.operands) // 2
     operands = list(op.operands)
     inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
@@ -43,62 +43,133 @@ def scatter_rows(op: Operation) -> Replacement:
         return NoMatch("has a dynamic shape")
     if 0 in inputs[0].type.shape or 0 in updates[0].type.shape:
         return NoMatch("updates nothing")
-    shape, update_shape = ([int(n) for n in v.type.shape] for v in (inputs[0], updates[0]))
-    scattered = list(numbers.scattered_dims_to_operand_dims)
-    batching = list(numbers.input_batching_dims)
-    single = {*numbers.inserted_window_dims, *batching}
-    in_window = [axis for axis in range(len(shape)) if axis not in single]
-    windows = dict(zip(in_window, numbers.update_window_dims, strict=True))
-    whole = [
-        axis
-        for axis, dim in windows.items()
-        if axis not in scattered and update_shape[dim] == shape[axis]
-    ]
-    unscattered = [axis for axis in range(len(shape)) if axis not in (*scattered, *whole)]
-    is_first = len(scattered) == 1 or scattered == list(range(len(scattered)))
-    if is_first and not unscattered and single == set(scattered):
+    axes = _ScatterAxes.of(op, inputs[0], updates[0])
+    if axes.are_rows:
         return NoMatch("has rows already, at indices of one axis or the first ones")
-    indexed = [*scattered, *unscattered]
-    batches = [axis for axis in range(len(update_shape)) if axis not in windows.values()]
-    spread = [windows[axis] for axis in indexed if axis in windows]
-    rows = [update_shape[axis] for axis in (*batches, *spread)]
-    whole_dims = [windows[axis] for axis in whole]
-
-    vector = int(numbers.index_vector_dim)
-    components = _index_components(as_signed(indices), vector, len(scattered))
-    row_axes: dict[int, list[int]] = {axis: [] for axis in indexed}
-    for axis, dim in zip(batching, numbers.scatter_indices_batching_dims, strict=True):
-        row_axes[axis].append(dim - (dim > vector))
-    for position, axis in enumerate((a for a in indexed if a in windows), len(batches)):
-        row_axes[axis].append(position)
-    element = components[0].type.element_type if components else ir.IntegerType.get_signless(32)
-    along = dict(zip(scattered, components, strict=True))
-    columns = [_index_column(rows, element, along.get(axis), row_axes[axis]) for axis in indexed]
-
-    total = math.prod(rows)
-    order = [*indexed, *whole]
-    transposed = [stablehlo.transpose(value, order) for value in inputs]
-    flat = [
+    columns = _index_columns(axes, as_signed(indices))
+    transposed = [stablehlo.transpose(value, axes.order) for value in inputs]
+    rows = [
         stablehlo.reshape(
-            stablehlo.transpose(value, [*batches, *spread, *whole_dims]),
-            [total, *(update_shape[axis] for axis in whole_dims)],
+            stablehlo.transpose(value, axes.update_order),
+            [math.prod(axes.row_sizes), *axes.slice_sizes],
         )
         for value in updates
     ]
+    indexed = list(range(len(axes.indexed)))
     attribute = parse_attribute(
-        f"#stablehlo.scatter<update_window_dims = {list(range(1, len(whole_dims) + 1))}, "
-        f"inserted_window_dims = {list(range(len(indexed)))}, "
-        f"scatter_dims_to_operand_dims = {list(range(len(indexed)))}, index_vector_dim = 1>"
+        f"#stablehlo.scatter<update_window_dims = {list(range(1, len(axes.whole) + 1))}, "
+        f"inserted_window_dims = {indexed}, "
+        f"scatter_dims_to_operand_dims = {indexed}, index_vector_dim = 1>"
     )
     created = emit.like(
         op,
-        [*transposed, stablehlo.concatenate(columns, 1), *flat],
+        [*transposed, stablehlo.concatenate(columns, 1), *rows],
         [value.type for value in transposed],
         {"scatter_dimension_numbers": attribute, "indices_are_sorted": ir.BoolAttr.get(False)},
         take_bodies=True,
     )
-    back = [order.index(axis) for axis in range(len(shape))]
+    back = [axes.order.index(axis) for axis in range(len(axes.order))]
     return [stablehlo.transpose(value, back) for value in created.results]
+
+
+@dataclass(frozen=True)
+class _ScatterAxes:
+    """The axes of the inputs of a ``scatter``, and of its updates.
+
+    Attributes:
+        numbers: the dimension numbers of the operation.
+        update_sizes: the sizes of the updates.
+        windows: the axis of the updates by axis of the inputs, for those that windows have.
+        indexed: axes of the inputs that are indexed in the result: the scattered ones first.
+        whole: the other axes of the inputs, which windows cover.
+    """
+
+    numbers: bindings.ScatterDimensionNumbers
+    update_sizes: list[int]
+    windows: dict[int, int]
+    indexed: list[int]
+    whole: list[int]
+
+    @classmethod
+    def of(cls, op: Operation, input_: Value, update: Value) -> _ScatterAxes:
+        """The axes of an operation, given its first input and updates."""
+        numbers = bindings.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+        sizes, update_sizes = ([int(n) for n in v.type.shape] for v in (input_, update))
+        scattered = list(numbers.scattered_dims_to_operand_dims)
+        without_window = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
+        in_window = [axis for axis in range(len(sizes)) if axis not in without_window]
+        windows = dict(zip(in_window, numbers.update_window_dims, strict=True))
+        whole = [
+            axis
+            for axis, dim in windows.items()
+            if axis not in scattered and update_sizes[dim] == sizes[axis]
+        ]
+        others = [axis for axis in range(len(sizes)) if axis not in (*scattered, *whole)]
+        return cls(numbers, update_sizes, windows, [*scattered, *others], whole)
+
+    @property
+    def scattered(self) -> list[int]:
+        """Axes of the inputs that the components of an index are for."""
+        return list(self.numbers.scattered_dims_to_operand_dims)
+
+    @property
+    def are_rows(self) -> bool:
+        """True for the form that IREE takes."""
+        scattered = self.scattered
+        without_window = {*self.numbers.inserted_window_dims, *self.numbers.input_batching_dims}
+        return (
+            (len(scattered) == 1 or scattered == list(range(len(scattered))))
+            and self.indexed == scattered
+            and without_window == set(scattered)
+        )
+
+    @property
+    def order(self) -> list[int]:
+        """The axes of the inputs in the order of those of the result."""
+        return [*self.indexed, *self.whole]
+
+    @property
+    def batches(self) -> list[int]:
+        """The axes of the updates that are those of the indices."""
+        axes = range(len(self.update_sizes))
+        return [axis for axis in axes if axis not in self.windows.values()]
+
+    @property
+    def row_dims(self) -> list[int]:
+        """The axes of the updates that become the axis of rows."""
+        return [*self.batches, *(self.windows[a] for a in self.indexed if a in self.windows)]
+
+    @property
+    def row_sizes(self) -> list[int]:
+        """The sizes of `row_dims`."""
+        return [self.update_sizes[dim] for dim in self.row_dims]
+
+    @property
+    def update_order(self) -> list[int]:
+        """The axes of the updates, those of rows first."""
+        return [*self.row_dims, *(self.windows[axis] for axis in self.whole)]
+
+    @property
+    def slice_sizes(self) -> list[int]:
+        """The sizes of a row of updates."""
+        return [self.update_sizes[self.windows[axis]] for axis in self.whole]
+
+
+def _index_columns(axes: _ScatterAxes, indices: Value) -> list[Value]:
+    """The indices of the rows along each indexed axis."""
+    vector = int(axes.numbers.index_vector_dim)
+    components = _index_components(indices, vector, len(axes.scattered))
+    row_axes: dict[int, list[int]] = {axis: [] for axis in axes.indexed}
+    batching = axes.numbers.input_batching_dims
+    for axis, dim in zip(batching, axes.numbers.scatter_indices_batching_dims, strict=True):
+        row_axes[axis].append(dim - (dim > vector))
+    windowed = (axis for axis in axes.indexed if axis in axes.windows)
+    for position, axis in enumerate(windowed, len(axes.batches)):
+        row_axes[axis].append(position)
+    element = components[0].type.element_type if components else ir.IntegerType.get_signless(32)
+    along = dict(zip(axes.scattered, components, strict=True))
+    sizes = axes.row_sizes
+    return [_index_column(sizes, element, along.get(axis), row_axes[axis]) for axis in axes.indexed]
 
 
 def _index_components(indices: Value, vector: int, count: int) -> list[Value]:

@@ -38,7 +38,7 @@ from ...numerics.casts import dequantize, quantize
 from ...numerics.element_types import Array
 from ...numerics.parameters import QuantizationParameters
 from ..base import UNCHANGED, ModulePass, named
-from ..iree_workarounds.fold_constants import MOST_GROWTH
+from ..iree_workarounds.fold_constants import MAX_CONSTANT_GROWTH_BYTES
 from .math.operands import check_scales
 
 _QUANTIZING = ("quant.qcast", "subquant.qcast", "stablehlo.uniform_quantize")
@@ -82,9 +82,9 @@ def _fold(op: Operation, module_globals: ModuleGlobals) -> bool:
     if not quantizes:
         is_small = count * expressed_bits <= 8 * _MAX_EXPRESSED_BYTES
     elif _is_splat(source):
-        is_small = count * stored_bits <= 8 * MOST_GROWTH
+        is_small = count * stored_bits <= 8 * MAX_CONSTANT_GROWTH_BYTES
     else:
-        is_small = count * (stored_bits - expressed_bits) <= 8 * MOST_GROWTH
+        is_small = count * (stored_bits - expressed_bits) <= 8 * MAX_CONSTANT_GROWTH_BYTES
     if not is_small or count > _MAX_ELEMENTS:
         return False
     elements = constant_elements(source, module_globals)

@@ -1,4 +1,4 @@
-// RUN: subquant opt %s --passes "expand-stablehlo{separate-truths=true}" | filecheck %s
+// RUN: subquant opt %s --passes "expand-stablehlo{separate-booleans=true}" | filecheck %s
 
 // CHECK-LABEL: func.func @behind_a_sum
 // CHECK: %[[T:.*]] = stablehlo.compare
