@@ -122,6 +122,7 @@ def seconds_of(source: bytes, options: CompileOptions, repeat: int) -> tuple[flo
             options,
             os.devnull,
             peels_loops=value["peels_loops"],
+            hoists_constants=value["hoists_constants"],
             with_workers=value["gains_from_threads"],
             worker_program=worker_program,
         )

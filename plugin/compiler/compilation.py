@@ -146,6 +146,7 @@ class _Compilation:
                 self.options,
                 self.reproducer,
                 peels_loops=lowered.peels_loops,
+                hoists_constants=lowered.hoists_constants,
                 with_workers=with_workers,
                 worker_program=program,
             )

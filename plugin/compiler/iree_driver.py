@@ -59,6 +59,8 @@ def _package_folder() -> str:
 
 _REMAINDER_STRATEGY_FLAG = "iree-llvmcpu-vector-pproc-strategy"
 """The flag of the strategy for remainder loops: peel or mask."""
+_HOISTING_FLAG = "iree-opt-const-expr-hoisting"
+"""The flag of computing constant expressions before the first call."""
 _MULTI_USE_FUSION_FLAG = "iree-dispatch-creation-fuse-multi-use"
 """The flag of fusion with an operation whose result has other users too."""
 _LESS_FUSION_ERRORS = (
@@ -78,6 +80,7 @@ def run_iree(
     reproducer: str | os.PathLike[str] | None = None,
     *,
     peels_loops: bool = False,
+    hoists_constants: bool = True,
     with_workers: bool = False,
     worker_program: bytes = b"",
 ) -> bytes:
@@ -98,6 +101,8 @@ def run_iree(
             in the current folder.
         peels_loops: peel remainder loops, unless a flag says otherwise or IREE then refuses the
             module.
+        hoists_constants: compute constant expressions before the first call, unless a flag says
+            otherwise.
         with_workers: add a worker pool (`subquant.iree_hooks`), for a CPU; only for options with
             `uses_session`.
         worker_program: the result of `compile_worker_program`, if it is in the cache.
@@ -111,6 +116,8 @@ def run_iree(
     workers: str | dict[str, str] = session.COMPILE_WORKER_PROGRAM if with_workers else ""
     if with_workers and worker_program:
         workers, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": worker_program}
+    if not (hoists_constants or any(_HOISTING_FLAG in flag for flag in flags)):
+        flags = [f"--{_HOISTING_FLAG}=false", *flags]
     attempts = [flags]
     if peels_loops and not any(_REMAINDER_STRATEGY_FLAG in flag for flag in flags):
         # Unmasked vectors may exceed IREE's bound for vectors: the default is the next attempt.

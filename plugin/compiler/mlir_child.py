@@ -36,6 +36,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSte
 
     The value has fields of a `subquant.compiler.mlir_client.LoweredModule`; for text, remarks only.
     """
+    from .constant_hoisting import hoists_constants
     from .lowering import (
         bytecode_of,
         gains_from_threads,
@@ -72,6 +73,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSte
             "signature_texts": recorded_signatures(module),
             "gains_from_threads": gains_from_threads(module),
             "peels_loops": peels_loops(module, arguments["cpu_features"]),
+            "hoists_constants": hoists_constants(module),
         }
         return described, [bytecode_of(module)]
 

@@ -69,6 +69,7 @@ class LoweredModule:
         remarks: the remarks of ``explain``, without the name of the source.
         gains_from_threads: several threads may run a function in less time than one.
         peels_loops: IREE should peel remainder loops.
+        hoists_constants: IREE should compute constant expressions before the first call.
     """
 
     data: bytes
@@ -77,6 +78,7 @@ class LoweredModule:
     remarks: Sequence[Remark] = ()
     gains_from_threads: bool = False
     peels_loops: bool = False
+    hoists_constants: bool = True
 
 
 def signatures_of(signature_texts: Mapping[str, str]) -> dict[str, Signature]:

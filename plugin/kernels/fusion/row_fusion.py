@@ -22,7 +22,7 @@ that depends on the kernel and precedes its last operation moves behind it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...core._mlir import Operation, Value, ir
@@ -120,6 +120,8 @@ class _Group:
         dependents: values of other operations that depend on results, and all values of the
             dependent groups: a kernel computes all its results after all its operands.
         dependent_groups: the groups with a member that depends on results.
+        end: the index in the block of the last operation or expression that reads a result or a
+            view: no expression after it joins the group.
     """
 
     rows: tuple[int, ...]
@@ -129,6 +131,7 @@ class _Group:
     views: set[Value] = field(default_factory=set)
     dependents: set[Value] = field(default_factory=set)
     dependent_groups: set[_Group] = field(default_factory=set)
+    end: float = -1
 
     @classmethod
     def of(cls, expression: Expression) -> _Group | None:
@@ -226,23 +229,41 @@ def _groups(operations: Sequence[Operation], expressions: Sequence[Expression]) 
     """The groups of a block, in the order of their first members."""
     by_op = {each.op: each for each in expressions}
     absorbed = {op for each in expressions for op in each.absorbed}
+    indices = {op: index for index, op in enumerate(operations)}
+    for each in expressions:
+        for op in each.absorbed:  # it reads where the expression does
+            indices[op] = max(indices[op], indices[each.op])
     groups: list[_Group] = []
-    for op in operations:
+    open_groups: list[_Group] = []
+    for index, op in enumerate(operations):
+        open_groups = [each for each in open_groups if each.end >= index]
         if op in absorbed:
             continue
         expression, own = by_op.get(op), None
         if expression is not None:
-            own = next((each for each in reversed(groups) if each.accepts(expression)), None)
+            own = next((each for each in reversed(open_groups) if each.accepts(expression)), None)
             if own is None:
                 own = _Group.of(expression)
                 groups += [] if own is None else [own]
+                open_groups += [] if own is None else [own]
             if own is not None:
-                own.add(expression, groups)
+                own.add(expression, open_groups)
+                own.end = max(own.end, _last_reader(op.results[0], indices))
         operands = values_read(op) if expression is None else expression.operands
-        for group in groups:
+        for group in open_groups:
             if group is not own:
                 group.skip(op, operands)
     return groups
+
+
+def _last_reader(value: Value, indices: Mapping[Operation, int]) -> float:
+    """The index of the last operation that reads a value or a view; infinite if it is in a loop."""
+    last, pending = -1.0, [value]
+    while pending:
+        for user in [use.owner.operation for use in pending.pop().uses]:
+            last = max(last, indices.get(user, math.inf))
+            pending += [user.results[0]] if user.name in VIEWS else []
+    return last
 
 
 # -- the call --------------------------------------------------------------------------------------
