@@ -193,7 +193,7 @@ def pytest_report_header() -> str:
     return "suite: short; scripts/test --long has all cases, and draws more examples"
 
 
-_LARGE = open_device._MIN_BYTES_TO_LEND
+_LARGE = open_device._MIN_LENT_BYTES
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -216,7 +216,7 @@ def lent_arrays_stay_as_they_are() -> Iterator[None]:
                 assert copy.tobytes() == before, f"{function!r} writes to an argument"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_device, "_MIN_BYTES_TO_LEND", 1)
+        patch.setattr(open_device, "_MIN_LENT_BYTES", 1)
         patch.setattr(OpenDevice, "lend", watched_lend)
         patch.setattr(Function, "_run", watched_run)
         yield
@@ -225,7 +225,7 @@ def lent_arrays_stay_as_they_are() -> Iterator[None]:
 @pytest.fixture
 def as_users_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it: only large aligned arrays are lent, without a copy."""
-    monkeypatch.setattr(open_device, "_MIN_BYTES_TO_LEND", _LARGE)
+    monkeypatch.setattr(open_device, "_MIN_LENT_BYTES", _LARGE)
     monkeypatch.setattr(OpenDevice, "lend", OpenDevice.lend.__wrapped__)
     monkeypatch.setattr(Function, "_run", Function._run.__wrapped__)
 

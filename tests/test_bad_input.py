@@ -144,8 +144,8 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
     ("i8", [2.0], "must be integers of 64 bits or less (i8), got 2.0"),
     ("i8", [2**70], f"must be integers of 64 bits or less (i8), got {2**70}"),
     ("i8", ["1"], "must be integers of 64 bits or less (i8), got 1"),
-    ("i1", [0.5, 0.0], "must be truth values (i1), got 0.5"),
-    ("i1", [0, 1, 5], "must be truth values (i1), got 5"),
+    ("i1", [0.5, 0.0], "must be booleans (i1), got 0.5"),
+    ("i1", [0, 1, 5], "must be booleans (i1), got 5"),
     ("ui8", MASKED, NO_MASKS),
     ("f32", MASKED.astype("f4"), NO_MASKS),
 ]

@@ -180,7 +180,7 @@ def test_a_pool_that_does_not_start(program: bytes, monkeypatch: pytest.MonkeyPa
     """IREE's threads run the program."""
     monkeypatch.setattr("subquant.runtime.worker_threads._POOLS", {})
     monkeypatch.setattr("subquant.runtime.worker_threads.available_cores", lambda: 2)
-    monkeypatch.setattr("subquant.runtime.worker_threads._START_SECONDS", 0.2)
+    monkeypatch.setattr("subquant.runtime.worker_threads._MAX_START_SECONDS", 0.2)
     monkeypatch.setattr(
         "subquant.runtime.entry_points.decode_worker_program", lambda text: b"nothing"
     )

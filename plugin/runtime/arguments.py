@@ -23,12 +23,11 @@ from ..numerics.packed_integers import pack_planes, plane_shapes, unpack_planes,
 from ..signature import ValueType
 
 Conversion: TypeAlias = Callable[[ValueType, DType], str]
-"""Returns advice on the conversion of an argument to a type and a dtype, in Python or a shell.
-"""
+"""Returns advice on the conversion of an argument to a type and a dtype, in Python or a shell."""
 
 
-_SHOWN_ARGUMENTS = 8
-"""The number of arguments whose types an error lists, at most."""
+_MAX_SHOWN_ARGUMENTS = 8
+"""Arguments whose types an error lists, at most."""
 
 
 def _with_astype(type_: ValueType, dtype: DType) -> str:
@@ -74,8 +73,8 @@ def storage_of_arguments(
 def check_count(arguments: Sequence[object], inputs: Sequence[object], function: str) -> None:
     """Raise SignatureError if the number of arguments is not that of the function."""
     if len(arguments) != len(inputs):
-        types = [str(each) for each in inputs[:_SHOWN_ARGUMENTS]]
-        rest = ["..."] if len(inputs) > _SHOWN_ARGUMENTS else []
+        types = [str(each) for each in inputs[:_MAX_SHOWN_ARGUMENTS]]
+        rest = ["..."] if len(inputs) > _MAX_SHOWN_ARGUMENTS else []
         raise SignatureError(
             f"function '{function}' takes {counted(len(inputs), 'argument')}, got {len(arguments)}"
             + (f"; expected: {', '.join(types + rest)}" if types else "")
@@ -153,7 +152,11 @@ def _as_array(
     quantized_io: bool,
     conversion: Conversion,
 ) -> Array:
-    parameters = type_.parameters
+    """Return an argument as an array of the dtype of its type, or of integers of any width.
+
+    Raises:
+        SignatureError: it has another dtype.
+    """
     has_dtype = hasattr(argument, "dtype")
     if is_masked(argument):
         raise SignatureError(
@@ -165,44 +168,81 @@ def _as_array(
         raise SignatureError(f"{label} is no rectangular array") from None
     if array.dtype in _NARROW:
         array = array.astype(_NARROW[array.dtype])
-    real = array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
-    integral = array.dtype.kind in "iu"
-    empty = not has_dtype and not array.size  # NumPy makes a list of nothing an array of floats
+    is_integral = _is_integral(array)
+    is_empty = not has_dtype and not array.size  # NumPy makes an empty list an array of floats
+    parameters = type_.parameters
     if parameters is not None and quantized_io:
-        if real or (integral and not has_dtype):
+        if _is_real(array) or (is_integral and not has_dtype):
             return array.astype(parameters.expressed.dtype)
         raise SignatureError(
             f"{label} must be reals, to be quantized, got {array.dtype}; to give storage values, "
             "leave out quantized_io (--quantized-io)"
         )
     if parameters is not None:
-        if integral or empty:
-            return array.astype(np.int64) if empty else array
+        if is_integral or is_empty:
+            return array.astype(np.int64) if is_empty else array
         raise SignatureError(
             f"{label} must be storage values ({parameters.storage}), got {array.dtype}; to give "
             "reals, set quantized_io (--quantized-io)"
         )
+    return _as_plain_array(array, type_, label, has_dtype, conversion)
+
+
+def _as_plain_array(
+    array: Array, type_: ValueType, label: str, has_dtype: bool, conversion: Conversion
+) -> Array:
+    """Return an argument of a type that is not quantized, as `_as_array`.
+
+    Args:
+        has_dtype: the argument was an array; else it was a number, or lists of numbers.
+    """
     expected = element_type(type_.element).dtype
     if array.dtype == expected:
         return array
-    if empty:
-        return array.astype(expected)
-    if integral and expected.kind in "iu" and (not has_dtype or not type_.element.startswith("u")):
+    if not has_dtype:
+        numbers = _as_array_of_numbers(array, type_, label)
+        if numbers is not None:
+            return numbers
+    elif _is_integral(array) and expected.kind in "iu" and not type_.element.startswith("u"):
         return array  # checked against the width below
-    is_float = element_type(type_.element).is_float
-    if not has_dtype and is_float and (integral or real):
-        with np.errstate(over="ignore"):
-            return array.astype(expected)
-    if not has_dtype and integral and expected.kind == "b" and ((array == 0) | (array == 1)).all():
-        return array.astype(expected)
-    if not has_dtype and not is_float:
-        kind = "truth values" if expected.kind == "b" else "integers of 64 bits or less"
-        wrong_value = _first_of(array, lambda value: not (integral and value in (0, 1)))
-        raise SignatureError(f"{label} must be {kind} ({type_.element}), got {wrong_value}")
     raise SignatureError(
         f"{label} must be of dtype {expected} ({type_.element}), got {array.dtype}; "
         f"{conversion(type_, expected)}"
     )
+
+
+def _as_array_of_numbers(array: Array, type_: ValueType, label: str) -> Array | None:
+    """Return numbers without a dtype as `_as_plain_array`; None if a float type has no such ones.
+
+    Raises:
+        SignatureError: they are no booleans or integers.
+    """
+    element, is_integral = element_type(type_.element), _is_integral(array)
+    expected = element.dtype
+    if not array.size:
+        return array.astype(expected)
+    if element.is_float:
+        if not (is_integral or _is_real(array)):
+            return None
+        with np.errstate(over="ignore"):
+            return array.astype(expected)
+    if is_integral and expected.kind in "iu":
+        return array  # checked against the width below
+    if is_integral and expected.kind == "b" and ((array == 0) | (array == 1)).all():
+        return array.astype(expected)
+    kind = "booleans" if expected.kind == "b" else "integers of 64 bits or less"
+    wrong_value = _first_of(array, lambda value: not (is_integral and value in (0, 1)))
+    raise SignatureError(f"{label} must be {kind} ({type_.element}), got {wrong_value}")
+
+
+def _is_real(array: Array) -> bool:
+    """True for an array of floats."""
+    return array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
+
+
+def _is_integral(array: Array) -> bool:
+    """True for an array of integers."""
+    return array.dtype.kind in "iu"
 
 
 def _first_of(array: Array, is_wrong: Callable[[Any], bool]) -> str:
@@ -235,8 +275,8 @@ def check_shape(shape: tuple[int, ...], type_: ValueType, label: str) -> None:
     if type_.shape is None or shape == type_.shape:
         return
     fits = len(shape) == len(type_.shape) and all(
-        expected is None or expected == extent
-        for extent, expected in zip(shape, type_.shape, strict=True)
+        expected is None or expected == size
+        for size, expected in zip(shape, type_.shape, strict=True)
     )
     if not fits:
         expected = "x".join("?" if n is None else str(n) for n in type_.shape) or "scalar"
@@ -284,7 +324,7 @@ def pack_storage(array: Array, type_: ValueType) -> Array:
 
 def unpack_storage(array: Array, type_: ValueType) -> Array:
     """Return the storage values of a bit-packed array; the inverse of `pack_storage`."""
-    bits, shape = type_.plane_bits, [extent or 0 for extent in type_.shape or ()]
+    bits, shape = type_.plane_bits, [size or 0 for size in type_.shape or ()]
     assert bits is not None
     shapes = plane_shapes(shape, bits) or []
     flat, planes = array.reshape(-1).view(np.uint8), []

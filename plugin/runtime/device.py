@@ -6,6 +6,7 @@ import os
 import re
 import weakref
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy.typing as npt
 
@@ -51,15 +52,16 @@ class Device:
         if self.is_vulkan:
             try:
                 picked = _pick_vulkan_device(self._uri)
-                self._uri, self.features, self.driver, self.subgroup = picked
             except (RuntimeError, ValueError, IndexError) as error:
                 raise EnvironmentProblem(no_device_message(self._uri, error)) from None
+            self._uri, self.features = picked.uri, picked.features
+            self.driver, self.subgroup = picked.driver, picked.subgroup
         else:
             self._open(self._caller_uri)  # which shows that it is there
 
     @classmethod
     def of(cls, device: Device | str, threads: int | None = None) -> Device:
-        """Return the given device, or a new one for a name; a given device has its own threads."""
+        """Return a given device, which has its own threads, or a new one for a name."""
         if not isinstance(device, Device):
             return cls(device, threads=threads)
         if threads is None:
@@ -105,7 +107,7 @@ class Device:
 
     def open(self, work: Sequence[WorkEstimate | None] = (None,)) -> OpenDevice:
         """Return an open device for functions of estimated work: an executable's or a new one."""
-        threads = self._most_threads
+        threads = self._max_threads
         if any(each is None or each.gains_from_threads(threads, pool=False) for each in work):
             return self._open(self._uri)
         return self._open(self._caller_uri)
@@ -119,7 +121,7 @@ class Device:
         """
         if program is None or self.name != "llvm-cpu":
             return None
-        threads = self._most_threads
+        threads = self._max_threads
         if any(each is None or each.gains_from_threads(threads, pool=True) for each in work):
             return WorkerPool.of(threads, program)
         return None
@@ -128,10 +130,10 @@ class Device:
         """Return the number of threads of programs on an open device, without a worker pool."""
         if self.is_vulkan:
             return None
-        return self._most_threads if opened.has_threads else 1
+        return self._max_threads if opened.has_threads else 1
 
     @property
-    def _most_threads(self) -> int:
+    def _max_threads(self) -> int:
         return self.threads or available_cores()
 
     @property
@@ -179,13 +181,29 @@ def _uri_of_threads(uri: str, threads: int, name: str) -> str:
     )
 
 
-def _pick_vulkan_device(uri: str) -> tuple[str, dict[str, bool], str, int]:
-    """Return URI, features, driver and subgroup size of a device: the named or most capable one.
+class _VulkanDevice(NamedTuple):
+    """A device as its driver describes it.
 
-    The subgroup size is 0 where the driver chooses it for each shader.
+    Attributes:
+        features: the optional features of Vulkan, and whether the device has them.
+        driver: the name of the driver.
+        subgroup: the size of subgroups; 0 where the driver chooses it for each shader.
+    """
+
+    uri: str
+    features: dict[str, bool]
+    driver: str
+    subgroup: int
+
+
+def _pick_vulkan_device(uri: str) -> _VulkanDevice:
+    """Return the device of a URI; for ``vulkan``, the first with 8-bit storage or else the first.
+
+    Raises:
+        ValueError: there is no such device.
     """
     driver = iree_runtime().get_driver("vulkan")
-    best: tuple[str, dict[str, bool], str, int] | None = None
+    best: _VulkanDevice | None = None
     for device in driver.query_available_devices():
         info = driver.dump_device_info(device["device_id"])
         features = {name: value == "yes" for name, value in re.findall(r"(\w+)=(yes|no)", info)}
@@ -193,14 +211,14 @@ def _pick_vulkan_device(uri: str) -> tuple[str, dict[str, bool], str, int]:
         sizes = {int(size) for size in re.findall(r"m(?:in|ax)SubgroupSize=(\d+)", info)}
         subgroup = sizes.pop() if len(sizes) == 1 else 0
         driver_name = named.group(1) if named else ""
-        candidate = f"vulkan://{device['path']}", features, driver_name, subgroup
-        if uri == candidate[0]:
+        candidate = _VulkanDevice(f"vulkan://{device['path']}", features, driver_name, subgroup)
+        if uri == candidate.uri:
             return candidate
-        better = best is None or (
+        is_better = best is None or (
             features.get("storageBuffer8BitAccess", False)
-            and not best[1].get("storageBuffer8BitAccess", False)
+            and not best.features.get("storageBuffer8BitAccess", False)
         )
-        if better:
+        if is_better:
             best = candidate
     if best is None or uri != "vulkan":
         raise ValueError("not found among the devices of the Vulkan driver")

@@ -171,12 +171,12 @@ class DeviceArray(Shaped):
         copy: bool | None = None,
     ) -> Any:
         array = np.asarray(self)
-        says_read_only = max_version is not None and max_version[0] >= 1
-        if copy or (copy is None and not says_read_only):
+        can_be_read_only = max_version is not None and max_version[0] >= 1
+        if copy or (copy is None and not can_be_read_only):
             array = array.copy()
-        stored_type = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
+        options = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
         return array.__dlpack__(
-            **{key: value for key, value in stored_type.items() if value is not None}
+            **{key: value for key, value in options.items() if value is not None}
         )
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -214,7 +214,7 @@ def _type_of(array: Array, label: str) -> ValueType:
         raise SignatureError(f"{label} is no array that programs take: {error.message}") from None
     is_unsigned = element.kind == "uint"
     stored = f"i{element.bits}" if is_unsigned else element.name
-    dims = "".join(f"{extent}x" for extent in array.shape)
+    dims = "".join(f"{size}x" for size in array.shape)
     return ValueType(
         f"ui{element.bits}" if is_unsigned else element.name,
         array.shape,

@@ -48,11 +48,11 @@ class DirectCalls:
         self._entry, self._weights = entry, weights
         self._new_list, self._view = runtime.VmVariantList, runtime.HalBufferView
         self._parameters = [(each.type, each) for each in parameters]
-        self._results = [(each.type, each.extents or ()) for each in results]
+        self._results = [(each.type, each.shape or ()) for each in results]
         self._is_single = len(results) == 1 and results[0].type.is_fresh
         self._error_of = error_of
         self._small_results = [
-            (each.direct, math.prod(each.extents or ()), each.extents or ())
+            (each.direct, math.prod(each.shape or ()), each.shape or ())
             for each in results
             if each.direct is not None and each.is_small
         ]
@@ -61,7 +61,7 @@ class DirectCalls:
             and all(each.may_lend and each.is_tensor for each in parameters)
             and not any(None in (each.type.shape or ()) for each in parameters)
             and not any(each.type.shape is None for each in parameters)
-            and not any(each.is_read_later or each.extents is None for each in results)
+            and not any(each.is_read_later or each.shape is None for each in results)
         )
         self._count = len(parameters) if is_possible else -1
         self._repeated: RepeatedCalls | None = None
@@ -100,7 +100,7 @@ class DirectCalls:
                     continue
                 if type(array) is not DeviceArray or not array.is_host:
                     return None
-                # An array has the extents of its type, which are known where it is `expected_type`.
+                # An array has the sizes of its type, which are static where it is `expected_type`.
                 if array.type is not expected_type and (
                     id(array.type) not in parameter.accepted_types
                     or array.shape != expected_type.shape
@@ -123,14 +123,14 @@ class DirectCalls:
                 ]
             if self._is_single:
                 self._invoke(function, pushed, popped)
-                [(type_, extents)] = self._results
+                [(type_, shape)] = self._results
                 view = popped.get_as_object(0, self._view)
-                return (DeviceArray(self._device, view, type_, extents),)
+                return (DeviceArray(self._device, view, type_, shape),)
             shared = [array.memory for array in arguments if isinstance(array, DeviceArray)]
             self._invoke(function, pushed, popped)
             return [
-                self._unshared(popped.get_as_object(number, self._view), type_, extents, shared)
-                for number, (type_, extents) in enumerate(self._results)
+                self._unshared(popped.get_as_object(number, self._view), type_, shape, shared)
+                for number, (type_, shape) in enumerate(self._results)
             ]
         except (RuntimeError, ValueError, IndexError) as error:
             pushed = popped = view = None  # or the traceback would keep them: see `Function.invoke`
@@ -182,9 +182,9 @@ class DirectCalls:
                         self._device,
                         popped.get_as_object(buffers + index, self._view),
                         type_,
-                        extents,
+                        shape,
                     )
-                    for index, (type_, extents) in enumerate(self._results)
+                    for index, (type_, shape) in enumerate(self._results)
                 ]
                 function = entry.bound
                 if entry.record is not None and entry.replay is not None:
@@ -211,13 +211,13 @@ class DirectCalls:
         )
 
     @staticmethod
-    def _copy_of_result(view: Any, dtype: DType, count: int, extents: tuple[int, ...]) -> Array:
+    def _copy_of_result(view: Any, dtype: DType, count: int, shape: tuple[int, ...]) -> Array:
         """Return a copy of a small result."""
         result: Array = np.frombuffer(view.map(), dtype, count)
-        return result.reshape(extents).copy()
+        return result.reshape(shape).copy()
 
     def _unshared(
-        self, view: Any, type_: ValueType, extents: tuple[int, ...], shared: list[Array]
+        self, view: Any, type_: ValueType, shape: tuple[int, ...], shared: list[Array]
     ) -> DeviceArray:
         """Return a result in memory that nothing else uses."""
         memory = self._device.host_bytes(view)
@@ -227,7 +227,7 @@ class DirectCalls:
                 memory = self._device.host_bytes(view)
                 break
         shared.append(memory)
-        return DeviceArray(self._device, view, type_, extents, memory)
+        return DeviceArray(self._device, view, type_, shape, memory)
 
 
 def unwrap_results(results: Sequence[Any]) -> Any:

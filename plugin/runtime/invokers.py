@@ -15,12 +15,12 @@ from .entry_points import async_entries, control_block_setter
 from .open_device import OpenDevice
 from .worker_threads import WorkerPool
 
-_MIN_NANOSECONDS_TO_WAKE_ALL = 200_000
-"""Estimated time of a call from which on all parked workers are woken; a wake-up takes 50 us."""
+_SHORT_CALL_NANOSECONDS = 200_000
+"""Estimated nanoseconds of a call, beyond which it wakes all workers; a wake-up takes 50 us."""
 
 
 class PlainInvoker:
-    """Calls functions that wait themselves.
+    """The invoker of functions that wait themselves.
 
     Attributes:
         invoke: the method of IREE's context, or a wrapper of it.
@@ -31,7 +31,7 @@ class PlainInvoker:
 
 
 class PoolInvoker:
-    """Calls functions on the caller's thread and wakes parked workers of a pool, which help.
+    """The invoker of functions on the caller's thread, which wakes parked workers of a pool.
 
     Args:
         is_long: calls are long enough for parked workers to wake in time.
@@ -49,7 +49,7 @@ class PoolInvoker:
 
 
 class AsyncInvoker:
-    """Calls functions that take fences, and waits for the device.
+    """The invoker of functions that take fences, which waits for the device.
 
     Args:
         async_external: the names of functions that take a fence to wait for and one to signal,
@@ -100,9 +100,7 @@ def invoker_of(
     """Return the invoker of an executable on a device, with a worker pool or without."""
     if pool is not None:
         pool.call(device, context.invoke, control_block_setter(module))
-        is_long = any(
-            each is None or each.nanoseconds > _MIN_NANOSECONDS_TO_WAKE_ALL for each in work
-        )
+        is_long = any(each is None or each.nanoseconds > _SHORT_CALL_NANOSECONDS for each in work)
         return PoolInvoker(context, pool, is_long=is_long)
     coarse_fences = ("iree.abi.model", "coarse-fences")  # as IREE records it
     async_external = {

@@ -28,7 +28,7 @@ from .device_arrays import DeviceArray, check_device_array
 from .open_device import OpenDevice, iree_runtime, is_large
 
 _MAX_ACCEPTED_TYPES = 64
-"""The number of array types that are remembered to fit an argument."""
+"""Array types that are remembered to fit an argument, at most."""
 
 
 class Call:
@@ -206,8 +206,8 @@ class Parameter:
         if device.is_host and not in_place:
             call.used_memory.add(array.memory)
         if (self.type.shape is None) != (array.type.shape is None):
-            extents = (array.size,) if self.type.shape is None else array.shape
-            return iree_runtime().HalBufferView(view.get_buffer(), extents, int(view.element_type))
+            shape = (array.size,) if self.type.shape is None else array.shape
+            return iree_runtime().HalBufferView(view.get_buffer(), shape, int(view.element_type))
         return view
 
 
@@ -218,7 +218,7 @@ class Result:
         is_read_later: the program may read it after it has returned.
 
     Attributes:
-        extents: its shape; None if that is dynamic.
+        shape: its sizes; None if that is dynamic.
         direct: the dtype of a result that is returned without conversion; None for others.
         is_small: the shape is static, and an array of it is not worth lending.
     """
@@ -228,15 +228,15 @@ class Result:
         self.is_read_later = is_read_later
         self.is_tensor = type_.abi[0].startswith("tensor")
         self.dtype = element_type(abi_element(type_.abi[0])).dtype
-        extents = tuple(extent for extent in type_.shape or () if extent is not None)
-        self.extents = extents if extents == type_.shape and self.is_tensor else None
+        static = tuple(size for size in type_.shape or () if size is not None)
+        self.shape = static if static == type_.shape and self.is_tensor else None
         parameters = type_.parameters
         self._is_final = (
             parameters is None
             and not type_.element.startswith("ui")
             and element_type(type_.element).dtype == self.dtype
         )
-        size = 0 if self.extents is None else math.prod(self.extents) * self.dtype.itemsize
+        size = 0 if self.shape is None else math.prod(self.shape) * self.dtype.itemsize
         returned = self.dtype if self._is_final else _storage_dtype(type_)
         is_whole = returned is not None and returned.itemsize == self.dtype.itemsize
         self.direct = returned if is_whole and size else None
@@ -249,14 +249,14 @@ class Result:
             array = _scalar(call.popped.get_variant(call.position - 1), self.dtype)
             return self._user_array(array, quantized_io)
         view = call.pop_view()
-        shape = self.extents or tuple(view.shape)
+        shape = self.shape or tuple(view.shape)
         if self.type.shape is None:
-            extents = call.device.download(call.pop_view(), np.dtype(np.int64))
-            if int(np.prod(extents)) != math.prod(shape):
+            sizes = call.device.download(call.pop_view(), np.dtype(np.int64))
+            if int(np.prod(sizes)) != math.prod(shape):
                 raise ExecutionError(
-                    f"a result has {math.prod(shape)} elements, and its shape is {extents.tolist()}"
+                    f"a result has {math.prod(shape)} elements, and its shape is {sizes.tolist()}"
                 )
-            shape = tuple(extents.tolist())
+            shape = tuple(sizes.tolist())
         if resident:
             alone, memory = _unshared(call, view)
             result = DeviceArray(call.device, alone, self.type, shape, memory)

@@ -32,10 +32,10 @@ from .native_calls import is_forked
 
 DEVICES = {"llvm-cpu": "local-task", "vulkan": "vulkan"}
 """Target names and IREE's device names; IREE's device URIs are accepted as well."""
-_ALIGNMENT = 64
-"""Alignment of buffers in bytes on which compiled programs rely; with less they crash."""
-_MIN_BYTES_TO_LEND = 1 << 15
-"""Bytes from which on an array is lent, not copied: a copy then takes longer than the checks."""
+_ALIGNMENT_BYTES = 64
+"""Bytes of the alignment of buffers on which compiled programs rely; with less they crash."""
+_MIN_LENT_BYTES = 1 << 15
+"""Bytes of an array that is lent, not copied, at least: copies of less are faster than checks."""
 
 
 @functools.cache
@@ -85,6 +85,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _new_driver(name: str) -> Any:
+    """Return a driver of IREE that is not the one in its cache."""
     from iree.runtime._binding import create_hal_driver  # private: IREE has no public way
 
     return create_hal_driver(name)
@@ -187,10 +188,11 @@ class OpenDevice:
             ) from None
 
     def _uploaded(self, array: Array, element: str) -> Any:
+        """Return the buffer view of `upload`; RuntimeError of IREE if there is no room."""
         runtime = iree_runtime()
         type_ = _hal_element_type(element)
         allocator, memory, usage = self.handle.allocator, _memory(), _usage()
-        if self.is_host and array.nbytes >= _MIN_BYTES_TO_LEND and _is_repeated_zero(array):
+        if self.is_host and array.nbytes >= _MIN_LENT_BYTES and _is_repeated_zero(array):
             buffer = allocator.allocate_buffer(memory, usage, array.nbytes)
             target = buffer.map().asarray((array.nbytes,), np.dtype(np.uint8))
             if target.any():  # new memory that is only read takes no pages
@@ -292,6 +294,7 @@ class OpenDevice:
 
 
 def _is_repeated_zero(array: Array) -> bool:
+    """True for one zero that is each element (`np.broadcast_to`)."""
     return not any(array.strides) and not np.asarray(array[(0,) * array.ndim]).tobytes().strip(
         b"\0"
     )
@@ -304,8 +307,8 @@ def returned_copy(data: Array) -> Array:
 
 def aligned_copy(data: Array) -> Array:
     """Return a copy with the alignment of programs; NumPy aligns to 16 bytes."""
-    memory = np.empty(data.nbytes + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
+    memory = np.empty(data.nbytes + _ALIGNMENT_BYTES, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT_BYTES
     array: Array = memory[start : start + data.nbytes].view(data.dtype).reshape(data.shape)
     array[...] = data
     return array
@@ -313,25 +316,27 @@ def aligned_copy(data: Array) -> Array:
 
 @functools.cache
 def _memory() -> int:
+    """Return IREE's memory type of buffers that programs use."""
     runtime = iree_runtime()
     return int(runtime.MemoryType.DEVICE_LOCAL | runtime.MemoryType.HOST_VISIBLE)
 
 
 @functools.cache
 def _usage() -> int:
+    """Return IREE's usage of buffers that programs use, and that can be mapped."""
     runtime = iree_runtime()
     return int(runtime.BufferUsage.DEFAULT | runtime.BufferUsage.MAPPING)
 
 
 def is_lendable(array: Array) -> bool:
     """True for a large array with the layout of programs."""
-    is_worth_it = array.nbytes >= _MIN_BYTES_TO_LEND and array.flags.c_contiguous
-    return is_worth_it and not array.ctypes.data % _ALIGNMENT
+    is_worth_it = array.nbytes >= _MIN_LENT_BYTES and array.flags.c_contiguous
+    return is_worth_it and not array.ctypes.data % _ALIGNMENT_BYTES
 
 
 def is_large(size: int) -> bool:
-    """True for an array size from which on an array may be lent, and need not be copied."""
-    return size >= _MIN_BYTES_TO_LEND
+    """True for the bytes of an array that may be lent, and need not be copied."""
+    return size >= _MIN_LENT_BYTES
 
 
 def no_device_message(uri: str, error: Exception) -> str:
@@ -339,8 +344,8 @@ def no_device_message(uri: str, error: Exception) -> str:
     runtime = iree_runtime()
     scheme = uri.partition("://")[0]
     if scheme not in runtime.query_available_drivers():
-        known = [*DEVICES, *runtime.query_available_drivers()]
-        advice = expected_name(scheme, dict.fromkeys(known), "a name or an IREE device URI of")
+        schemes = [*DEVICES, *runtime.query_available_drivers()]
+        advice = expected_name(scheme, dict.fromkeys(schemes), "a name or an IREE device URI of")
         return f"no device {quoted(uri)}; {advice}"
     reason = str(error).splitlines()[0]
     if uri.startswith("vulkan"):

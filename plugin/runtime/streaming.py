@@ -57,11 +57,12 @@ def stream(
     if len(arguments) != len(inputs):
         function.invoke(arguments)  # raises an error
     arrays = [np.asanyarray(argument) for argument in arguments]  # a mask is refused below
-    sliced = [
+    are_sliced = [
         type_.shape is not None and array.ndim == len(type_.shape) + 1
         for array, type_ in zip(arrays, inputs, strict=False)
     ]
-    counts = {len(array) for array, is_sliced in zip(arrays, sliced, strict=False) if is_sliced}
+    are_sliced += [False] * (len(arrays) - len(are_sliced))
+    counts = {len(array) for array, is_sliced in zip(arrays, are_sliced, strict=True) if is_sliced}
     if len(counts) != 1:
         shapes = "; ".join(
             f"argument {number} of type {type_} has the shape {array.shape}"
@@ -82,10 +83,8 @@ def stream(
         if on_step is not None:
             on_step(step, count)
         slices = [
-            array[step] if step_by_step else argument
-            for array, argument, step_by_step in zip(
-                arrays, arguments, [*sliced, *[False] * (len(arrays) - len(sliced))], strict=True
-            )
+            array[step] if is_sliced else argument
+            for array, argument, is_sliced in zip(arrays, arguments, are_sliced, strict=True)
         ]
         try:
             steps.append(function.invoke(slices, quantized_io=quantized_io))

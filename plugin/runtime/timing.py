@@ -66,15 +66,15 @@ def draw_arguments(signature: Signature, seed: int = 0) -> list[Array]:
                 f"argument {number} ({type_.named}) is of no known shape; give the arguments "
                 "(--input)"
             )
-        extents, element = [n or 0 for n in shape], element_type(type_.element)
+        sizes, element = [n or 0 for n in shape], element_type(type_.element)
         if type_.parameters is not None:
             storage = type_.parameters.storage
-            values = rng.integers(storage.minimum, storage.maximum, extents, endpoint=True)
+            values = rng.integers(storage.minimum, storage.maximum, sizes, endpoint=True)
             drawn.append(values.astype(storage.dtype))
         elif element.is_float:
-            drawn.append(rng.normal(size=extents).astype(element.dtype))
+            drawn.append(rng.normal(size=sizes).astype(element.dtype))
         else:
-            drawn.append(rng.integers(0, 2, extents).astype(element.dtype))
+            drawn.append(rng.integers(0, 2, sizes).astype(element.dtype))
     return drawn
 
 

@@ -23,9 +23,9 @@ from .open_device import iree_runtime
 from .prepacked_arguments import PrepackedWeights
 
 _PAGE_BYTES = 1 << 21
-"""The bytes of a large page of x86-64, and of AArch64 with small pages of 4 KiB."""
-_MIN_BYTES = 2 * _PAGE_BYTES
-"""The size of data from which on large pages pay: less fits the caches of a processor."""
+"""Bytes of a large page of x86-64, and of AArch64 with small pages of 4 KiB."""
+_MIN_COPIED_BYTES = 2 * _PAGE_BYTES
+"""Bytes of data that is copied to large pages, at least: less fits the caches of a processor."""
 
 
 @functools.cache
@@ -42,6 +42,7 @@ def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any]:
 
 
 def _module_of(name: str, data: bytes) -> Any:
+    """Return the module of an executable; InputError if the data is none."""
     module, copied = iree_runtime().VmModule, _copied_to_large_pages(data)
     try:
         if copied is not None:  # weights that are constants are read where they are
@@ -62,7 +63,7 @@ def _copied_to_large_pages(data: bytes) -> Array | None:
     The last bytes, less than a page, are in small pages: the copy takes no more memory than the
     data.
     """
-    if len(data) < _MIN_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if len(data) < _MIN_COPIED_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     memory = mmap.mmap(-1, len(data) + _PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     array = np.frombuffer(memory, np.uint8)
@@ -218,8 +219,8 @@ def public_functions(module: Any, file: str) -> list[PublicFunction]:
     try:
         handles = {name: module.lookup_function(name) for name in module.function_names}
         recorded = {name: dict(handle.reflection) for name, handle in handles.items()}
-        recorded_values = [name for name in handles if REFLECTION_KEY in recorded[name]]
-        public = recorded_values or [n for n in handles if not n.startswith("__") and "$" not in n]
+        with_signature = [name for name in handles if REFLECTION_KEY in recorded[name]]
+        public = with_signature or [n for n in handles if not n.startswith("__") and "$" not in n]
         return [
             PublicFunction(
                 name,
@@ -256,13 +257,13 @@ def _check_declared(signature: Signature, declaration: str) -> None:
     """Refuse a signature with other values than IREE's declaration, which calls push and pop."""
     declared = [(kind, bool(tensor)) for kind, tensor in _DECLARED_VALUES.findall(declaration)]
     sides = (("input", signature.inputs), ("output", signature.outputs))
-    recorded_values = [
+    recorded = [
         (kind, abi.startswith("tensor<"))
         for kind, values in sides
         for value in values
         for abi in value.abi
     ]
-    if recorded_values != declared:
+    if recorded != declared:
         raise InputError(
             "its signature has other values than its program; compile the module again"
         )
@@ -277,17 +278,18 @@ def _signature_of_declaration(declaration: str) -> Signature | None:
     inputs = _DECLARED.findall(head.partition("(")[2])
     outputs = _DECLARED.findall(tail) if arrow else []
     values = [[_declared_value(text.strip()) for text in side] for side in (inputs, outputs)]
-    known = [tuple(value for value in side if value is not None) for side in values]
-    is_complete = list(map(len, known)) == list(map(len, values))
-    return Signature(known[0], known[1]) if is_complete else None
+    read = [tuple(value for value in side if value is not None) for side in values]
+    is_complete = list(map(len, read)) == list(map(len, values))
+    return Signature(read[0], read[1]) if is_complete else None
 
 
 def _declared_value(text: str) -> ValueType | None:
+    """Return the type of a value of a declaration; None if subquant has none like it."""
     tensor = re.fullmatch(r"tensor<((?:(?:\d{1,19}|\?)x)*)([a-z0-9]+)>", text)
     if tensor:
-        extents = [n for n in tensor.group(1).split("x") if n]
-        shape = tuple(None if n == "?" else int(n) for n in extents)
-        return ValueType(tensor.group(2), shape, abi=(text,), is_consumed=True)  # for all we know
+        sizes = [n for n in tensor.group(1).split("x") if n]
+        shape = tuple(None if n == "?" else int(n) for n in sizes)
+        return ValueType(tensor.group(2), shape, abi=(text,), is_consumed=True)  # it may be
     if re.fullmatch(r"[a-z]+[0-9]*", text):
         return ValueType(text, is_scalar=True, abi=(text,))
     return None

@@ -30,22 +30,22 @@ from .entry_points import worker_entry
 from .open_device import OpenDevice, iree_runtime
 from .vm_modules import vm_instance
 
-_SPIN_NANOSECONDS = 1_000_000
+_MAX_SPIN_NANOSECONDS = 1_000_000
 """Nanoseconds that a worker spins before it parks, at most (1 ms); more take CPU time of others."""
-_MIN_SPIN_NANOSECONDS = _SPIN_NANOSECONDS // 8
-"""The least such time, to which long parking halves it step by step."""
-_LONG_PARKING_NANOSECONDS = 10 * _SPIN_NANOSECONDS
-"""Longer parking halves the spin time, as calls come rarely."""
-_MIN_PAUSE_NANOSECONDS = 2 * _SPIN_NANOSECONDS
-"""The time for which calls wake no workers after workers were woken in vain; it doubles."""
-_MAX_PAUSE_NANOSECONDS = 100 * _SPIN_NANOSECONDS
-"""The greatest time for which calls wake no workers, after several wake-ups in vain."""
+_MIN_SPIN_NANOSECONDS = _MAX_SPIN_NANOSECONDS // 8
+"""Nanoseconds that a worker spins before it parks, at least; rare calls halve the time to this."""
+_RARE_CALL_NANOSECONDS = 10 * _MAX_SPIN_NANOSECONDS
+"""Nanoseconds between two calls, beyond which calls are rare."""
+_MIN_PAUSE_NANOSECONDS = 2 * _MAX_SPIN_NANOSECONDS
+"""Nanoseconds for which calls wake no workers after a wake-up in vain, at least."""
+_MAX_PAUSE_NANOSECONDS = 100 * _MAX_SPIN_NANOSECONDS
+"""Nanoseconds for which calls wake no workers, at most; each wake-up in vain doubles the time."""
 _TRIAL_LOOKS, _TRIALS = 10_000, 3
 """Looks for work in a measurement of the time that a look takes, and measurements."""
-_START_SECONDS = 10.0
-"""The time within which a worker has started."""
-_ALIGNMENT = 128
-"""The alignment of the control block in bytes: two cache lines."""
+_MAX_START_SECONDS = 10.0
+"""Seconds in which a worker starts, or ends, at most."""
+_ALIGNMENT_BYTES = 128
+"""Bytes of the alignment of the control block: two cache lines."""
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}
 """The number of Linux's system call ``futex`` by processor."""
 _FUTEX_WAKE = 129
@@ -68,14 +68,14 @@ def _wake_threads(address: int) -> None:
 
 
 class _SpinPolicy:
-    """Decides how long workers spin and which calls wake them, from calls that find them parked.
+    """The spin time of workers, and the calls that wake them, after calls that found them parked.
 
     Attributes:
         spin_nanoseconds: the time for which workers spin.
     """
 
     def __init__(self) -> None:
-        self.spin_nanoseconds = _SPIN_NANOSECONDS
+        self.spin_nanoseconds = _MAX_SPIN_NANOSECONDS
         self._pause = self._pause_end = self._last_call = 0
         self._wake_up: tuple[int, int] | None = None  # the last one: time, workgroups before it
 
@@ -87,16 +87,16 @@ class _SpinPolicy:
             computed_workgroups: those that workers have computed until now.
         """
         gap, self._last_call = now - self._last_call, now
-        if gap > _LONG_PARKING_NANOSECONDS:
+        if gap > _RARE_CALL_NANOSECONDS:
             self.spin_nanoseconds = max(_MIN_SPIN_NANOSECONDS, self.spin_nanoseconds // 2)
-        elif gap < _SPIN_NANOSECONDS:
-            self.spin_nanoseconds = min(_SPIN_NANOSECONDS, self.spin_nanoseconds * 2)
+        elif gap < _MAX_SPIN_NANOSECONDS:
+            self.spin_nanoseconds = min(_MAX_SPIN_NANOSECONDS, self.spin_nanoseconds * 2)
         if self._wake_up is not None:
             woken_at, computed_before = self._wake_up
             longer = min(_MAX_PAUSE_NANOSECONDS, max(_MIN_PAUSE_NANOSECONDS, 2 * self._pause))
             self._pause = longer if computed_workgroups == computed_before else 0
             self._pause_end, self._wake_up = woken_at + self._pause, None
-        if now < self._pause_end and gap >= _SPIN_NANOSECONDS:
+        if now < self._pause_end and gap >= _MAX_SPIN_NANOSECONDS:
             return False
         self._wake_up = now, computed_workgroups
         return True
@@ -118,8 +118,8 @@ class WorkerPool:
     """
 
     def __init__(self, threads: int, program: bytes) -> None:
-        self._memory = np.zeros(CONTROL_BLOCK_WORDS + _ALIGNMENT, np.int64)
-        start = -self._memory.ctypes.data % _ALIGNMENT // self._memory.itemsize
+        self._memory = np.zeros(CONTROL_BLOCK_WORDS + _ALIGNMENT_BYTES // 8, np.int64)
+        start = -self._memory.ctypes.data % _ALIGNMENT_BYTES // self._memory.itemsize
         self._control_block = self._memory[start : start + CONTROL_BLOCK_WORDS]
         self._control_block[WORDS["claim_shift"]] = (threads - 1).bit_length()
         self._program = program
@@ -137,7 +137,7 @@ class WorkerPool:
         ]
         for thread in self._threads:
             thread.start()
-        if not self._is_ready.wait(_START_SECONDS) or not self._control_block[WORDS["publish"]]:
+        if not self._is_ready.wait(_MAX_START_SECONDS) or not self._control_block[WORDS["publish"]]:
             self.stop()
             raise RuntimeError("the threads of a worker pool do not start")
 
@@ -197,7 +197,7 @@ class WorkerPool:
         self.wake_all()
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
-                thread.join(_START_SECONDS)
+                thread.join(_MAX_START_SECONDS)
 
     def reset_publisher(self) -> None:
         """Clear the job in a forked process, which lacks the threads of its publisher."""
@@ -239,14 +239,14 @@ class WorkerPool:
 
     def _measure_looks(self, device: OpenDevice, invoke: Any, entry: Any) -> None:
         """Measure the time of a look for work, which differs tenfold between processors."""
-        best = _SPIN_NANOSECONDS
+        best = _MAX_SPIN_NANOSECONDS
         for _ in range(_TRIALS):
             self._control_block[WORDS["spin_budget"]] = _TRIAL_LOOKS
             start = time.perf_counter_ns()
             self.call(device, invoke, entry)
             best = min(best, time.perf_counter_ns() - start)
         self._looks_per_nanosecond = _TRIAL_LOOKS / max(best, 1)
-        self._set_spin_budget(_SPIN_NANOSECONDS)
+        self._set_spin_budget(_MAX_SPIN_NANOSECONDS)
 
     def _set_spin_budget(self, nanoseconds: int) -> None:
         """Set the spin budget of workers that begin to spin."""
@@ -254,9 +254,11 @@ class WorkerPool:
         self._control_block[WORDS["spin_budget"]] = looks
 
     def call(self, device: OpenDevice, invoke: Any, function: Any) -> None:
-        """Call a function with the control block, such as that which lets this pool run a program.
+        """Call a function with the control block.
 
-        From then on the pool runs it.
+        Args:
+            function: the main function of a worker, or the one that sets the control block of a
+                program, whose workgroups this pool computes from then on.
         """
         runtime = iree_runtime()
         pushed, popped = runtime.VmVariantList(1), runtime.VmVariantList(1)
@@ -265,6 +267,7 @@ class WorkerPool:
 
 
 def _stop_all() -> None:
+    """End the workers of all pools, when Python ends."""
     for pool in _POOLS.values():
         if pool is not None:
             pool.stop()

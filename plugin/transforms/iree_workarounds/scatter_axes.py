@@ -104,8 +104,8 @@ class _ScatterAxes:
             for axis, dim in windows.items()
             if axis not in scattered and update_sizes[dim] == sizes[axis]
         ]
-        others = [axis for axis in range(len(sizes)) if axis not in (*scattered, *whole)]
-        return cls(numbers, update_sizes, windows, [*scattered, *others], whole)
+        unscattered = [axis for axis in range(len(sizes)) if axis not in (*scattered, *whole)]
+        return cls(numbers, update_sizes, windows, [*scattered, *unscattered], whole)
 
     @property
     def scattered(self) -> list[int]:
