@@ -156,6 +156,41 @@ def test_iree_still_loses_a_buffer_that_is_carried_twice(cpu: Device) -> None:
         pytest.fail(FIXED + "iree_workarounds/carried_tensors.py, and its use")
 
 
+CONDITION_OF_A_TENSOR = """
+func.func @main(%x: tensor<3x8xf32>) -> (tensor<i64>, tensor<3x8xf32>) {
+  %zero = stablehlo.constant dense<0> : tensor<i64>
+  %one = stablehlo.constant dense<1> : tensor<i64>
+  %five = stablehlo.constant dense<5> : tensor<i64>
+  %half = stablehlo.constant dense<1.5> : tensor<3x8xf32>
+  %limit = stablehlo.constant dense<100.0> : tensor<f32>
+  %none = stablehlo.constant dense<0.0> : tensor<f32>
+  %r:2 = stablehlo.while(%i = %zero, %v = %x) : tensor<i64>, tensor<3x8xf32>
+  cond {
+    %a = stablehlo.compare LT, %i, %five : (tensor<i64>, tensor<i64>) -> tensor<i1>
+    %s = stablehlo.reduce(%v init: %none) applies stablehlo.add across dimensions = [0, 1]
+        : (tensor<3x8xf32>, tensor<f32>) -> tensor<f32>
+    %b = stablehlo.compare LT, %s, %limit : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %p = stablehlo.and %a, %b : tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  } do {
+    %n = stablehlo.add %i, %one : tensor<i64>
+    %w = stablehlo.multiply %v, %half : tensor<3x8xf32>
+    stablehlo.return %n, %w : tensor<i64>, tensor<3x8xf32>
+  }
+  return %r#0, %r#1 : tensor<i64>, tensor<3x8xf32>
+}
+"""
+
+
+def test_results_of_an_iteration_in_one_buffer(cpu: Device) -> None:
+    """Both branches pass the buffer twice: IREE merged the selections that keep the uses apart."""
+    main = compile_for(CONDITION_OF_A_TENSOR, cpu).main
+    for start, count in ((1.0, 4), (-1.0, 5), (30.0, 0)):
+        number, result = main(np.full((3, 8), start, np.float32))
+        assert number == count
+        np.testing.assert_array_equal(result, np.full((3, 8), start * 1.5**count, np.float32))
+
+
 UNREAD = """
 func.func @main(%x: tensor<4xi32>, %y: tensor<4xi32>, %n: tensor<i32>, %p: tensor<i1>)
     -> (tensor<4xi32>, tensor<4xi32>) {

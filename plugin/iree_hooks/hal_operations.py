@@ -76,7 +76,8 @@ def separate_branch_buffers(ir: Any, module: Any) -> None:
     IREE 3.13 loses this buffer: if one argument has the register of the buffer itself, nothing is
     copied to it, and the copy to the other argument, the last use of the register, empties it.
     `tests/test_loops.py`, `test_iree_still_loses_a_buffer_that_is_carried_twice`, shows it. The
-    second argument therefore gets the buffer through a selection that IREE cannot fold::
+    second argument therefore gets the buffer through a selection that IREE cannot fold, and a
+    further one through a selection of that: IREE would merge two selections of one buffer::
 
         cf.br ^bb1(%a, %a : !hal.buffer, !hal.buffer)
 
@@ -93,7 +94,7 @@ def separate_branch_buffers(ir: Any, module: Any) -> None:
 
 def _separate_buffers(ir: Any, branch: Any) -> None:
     """Replace each buffer that a branch has passed before by another SSA value."""
-    passed: set[Any] = set()
+    passed: dict[Any, Any] = {}  # the last value of each buffer
     for index, value in enumerate(branch.operands):
         if str(value.type) != _BUFFER_TYPE:
             continue
@@ -102,8 +103,8 @@ def _separate_buffers(ir: Any, branch: Any) -> None:
             buffer = buffer.owner.operands[0]
         if buffer in passed:
             with ir.InsertionPoint(branch), branch.location:
-                branch.operands[index] = _distinct_value(ir, buffer)
-        passed.add(buffer)
+                value = branch.operands[index] = _distinct_value(ir, passed[buffer])
+        passed[buffer] = value
 
 
 def _distinct_value(ir: Any, buffer: Any) -> Any:
