@@ -44,6 +44,7 @@ class BlockRunner:
 
     Attributes:
         configuration: the source's, with the rounding of inputs that its layers ask for.
+        count: the number of chunks.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class BlockRunner:
             for count in set(map(len, chunks))
         }
         self._chunks = chunks
+        self.count = len(chunks)
 
     def embeddings(self) -> list[Array]:
         """Return the hidden states of each chunk before the first block, float32 ``[T, width]``."""

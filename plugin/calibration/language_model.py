@@ -18,44 +18,33 @@ Memory holds the weights of one block in floats, its moments, and the hidden sta
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from ..errors import UsageError
 from ..formats.imatrix import ImportanceMatrix, read_imatrix
-from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedTensor
+from ..layouts import InferenceTensor, QuantizedTensor
 from ..models.configuration import Configuration, expected_tensors
 from ..models.memory import return_free_memory
 from ..models.source import ModelSource
 from ..numerics.element_types import Array
-from ..weights.quantizing import LayerError, WeightQuantization, chosen, layer_error
+from ..weights.quantizing import LayerError, WeightQuantization, chosen
 from ..weights.sources import add_tokenizer
 from ..weights.theta import Dataset, Theta
+from .block_quantizer import BlockQuantizer, LayerQuantizer
 from .block_runner import BlockRunner
-from .expert_layers import ExpertLayer, is_expert_layer, quantize_experts
 from .finished_blocks import FinishedBlocks
-from .folding import fold_into
-from .gptq import output_errors
-from .layer import Calibration, compared_chunks
+from .layer import Calibration, OnLayer, compared_chunks
 from .layer_effects import choose_quantizations
-from .moments import BlockMoments, InputMoments
 from .outputs import (
     Output,
     check_int8,
     check_output_format,
     check_source,
     grid_of_output,
-    quantized_layer,
 )
 from .texts import CutTexts
 from .vocabulary_layers import quantize_vocabulary_layer, vocabulary_layers
 from .worker_threads import WorkerThreads
-
-OnLayer = Callable[[int, int, str], None]
-"""Called before each layer with its number, from 0, the count of layers, and its name."""
 
 
 def calibrated(
@@ -129,134 +118,52 @@ def quantize_language_model(
             a `select` that matches no layer.
     """
     calibration = calibration or Calibration()
-    average = calibration.bits_average
-    if calibration.method == "smoothquant":
-        check_int8(how, output)
-    elif how.granularity != "block":
-        raise UsageError("calibrated layers have a scale for each block; use --granularity block")
-    elif average is None:
-        check_output_format(how, output)
-    if calibration.method in ("auto", "awq", "smoothquant") and (imatrix is not None or not chunks):
-        raise UsageError(
-            f"--method {calibration.method} needs a text to calibrate with, and no importance "
-            "matrix"
-        )
+    _check_options(how, calibration, output, has_moments=bool(chunks) and imatrix is None)
     configuration = source.configuration
     names = _layer_names(configuration, experts=calibration.method not in ("auto", "smoothquant"))
     selected = chosen([source.tensors[name].name for name in names], select)
     names = [name for name in names if source.tensors[name].name in selected]
     _check_layers([source.tensors[name] for name in names], how, calibration)
     vocabulary = vocabulary_layers(source, how, calibration, output)
-    grid_how, kind = grid_of_output(how, output)
-    scales_of = calibration.scales_of(grid_how, kind)
-    importance: dict[str, Array] = {}
-    if imatrix is not None:
-        for name in names:
-            *experts, _, depth = source.tensors[name].shape
-            importance[source.tensors[name].name] = imatrix.of(name, *experts, depth)
-    settings: dict[str, WeightQuantization] = {}
+    importance = {} if imatrix is None else _importance(imatrix, source, names)
+    scales_of = calibration.scales_of(*grid_of_output(how, output))
+    layers = LayerQuantizer(how, calibration, output, importance, len(names), on_layer)
     replaced: dict[str, InferenceTensor] = {}
     errors: list[LayerError] = []
     finished_blocks = [] if finished is None else finished.blocks()
     for tensors, block_errors in finished_blocks:
         replaced |= {each.name: each for each in tensors}
         errors += block_errors
-    numbers = itertools.count(len(errors))
-
-    def quantize_matrix(
-        name: str, weight: Array, inputs: InputMoments | None, importance: Array | None
-    ) -> tuple[QuantizedTensor, Array]:
-        layer_how = settings.get(name, how)
-        return quantized_layer(
-            name, weight, layer_how, output, calibration.layer_method, inputs, importance
-        )
-
-    def quantize(
-        name: str, weight: Array, inputs: InputMoments | None, held_out_inputs: InputMoments | None
-    ) -> _QuantizedLayer:
-        on_layer(next(numbers), len(names), name)
-        start = time.perf_counter()
-        tensor, values = quantize_matrix(name, weight, inputs, importance.get(name))
-        seconds = time.perf_counter() - start
-        matrices = {
-            tokens: each.matrix
-            for tokens, each in (("calibration", inputs), ("held out", held_out_inputs))
-            if each is not None
-        }
-        relative = output_errors(weight, values, list(matrices.values()))
-        by_tokens = dict(zip(matrices, relative, strict=True))
-        error = replace(
-            layer_error(tensor, weight),
-            output_error=by_tokens.get("calibration"),
-            held_out_error=by_tokens.get("held out"),
-            seconds=seconds,
-        )
-        return _QuantizedLayer([tensor], values, error)
-
+    layers.begun = len(errors)
     with WorkerThreads(threads) as workers:
         if finished is not None and finished.choices is not None:
-            settings = finished.choices
-        elif average is not None:
+            layers.settings = finished.choices
+        elif calibration.bits_average is not None:
             by_name = choose_quantizations(
-                source, names, BlockRunner(source, chunks, workers), how, output, average, workers,
-                on_layer, finished,
+                source, names, BlockRunner(source, chunks, workers), how, output,
+                calibration.bits_average, workers, on_layer, finished,
             )  # fmt: skip
-            settings = {source.tensors[name].name: each for name, each in by_name.items()}
+            layers.settings = {source.tensors[name].name: each for name, each in by_name.items()}
             if finished is not None:
-                finished.add_choices(settings)
-        runner = BlockRunner(source, [*chunks, *held_out], workers)
-        states = finished.states() if finished and finished_blocks else runner.embeddings()
-        compared = compared_chunks(chunks, calibration)
-        count = len(chunks) + len(held_out)
-        float_states = states[count:] if finished_blocks else states[: len(compared)]
-        states = states[:count]
+                finished.add_choices(layers.settings)
+        blocks = BlockQuantizer(
+            source,
+            BlockRunner(source, [*chunks, *held_out], workers),
+            workers,
+            layers,
+            names,
+            scales_of,
+            len(chunks),
+        )
+        if finished is not None and finished_blocks:
+            blocks.resume(finished.states())
+        else:
+            blocks.begin(len(compared_chunks(chunks, calibration)))
         source.release_pages()
         for number in range(len(finished_blocks), configuration.blocks):
-            changed: list[InferenceTensor] = []
-            block_errors = []
-            prefix = f"blk.{number}."
-            block = runner.weights(number)
-            moments: BlockMoments | None = None
-            if float_states:
-                moments, float_states = runner.moments_and_errors(
-                    number, block, states[: len(chunks)], float_states
-                )
-            elif chunks:
-                moments = runner.moments(number, block, states[: len(chunks)])
-            tensor_names = {
-                name.removeprefix(prefix): source.tensors[name].name
-                for name in names
-                if name.startswith(prefix)
-            }
-            if scales_of is not None and moments is not None:
-                layer_names = {part.removesuffix(".weight") for part in tensor_names}
-                stored = {part: source.tensors[prefix + part] for part in block}
-                changed += fold_into(
-                    configuration, block, stored, moments, layer_names, scales_of, workers
-                )
-            held_out_moments = (  # with scales that are folded into the block
-                runner.moments(number, block, states[len(chunks) :]) if held_out else None
-            )
-            return_free_memory()
-            expert_parts = [part for part in tensor_names if is_expert_layer(part)]
-            of_experts = {part: tensor_names.pop(part) for part in expert_parts}
-            both_moments = moments, held_out_moments
-            layers: list[tuple[str, _QuantizedLayer | ExpertLayer]] = []
-            layers += _quantized_block(block, tensor_names, both_moments, quantize, workers)
-            if of_experts:
-                for name in of_experts.values():
-                    on_layer(next(numbers), len(names), name)
-                layers += quantize_experts(
-                    block, of_experts, both_moments, importance, quantize_matrix, workers
-                )
-            for part, layer in layers:
-                changed += layer.tensors
-                block[part] = PrimitiveTensor(layer.values, part)
-                block_errors.append(layer.error)
-            if number + 1 < configuration.blocks:
-                states = runner.run(number, block, states)
+            changed, block_errors = blocks.quantize(number)
             if finished is not None:
-                finished.add(changed, block_errors, [*states, *float_states])
+                finished.add(changed, block_errors, [*blocks.states, *blocks.float_states])
             replaced |= {each.name: each for each in changed}
             errors += block_errors
             source.release_pages()
@@ -270,48 +177,33 @@ def quantize_language_model(
     return Dataset(source.properties, Theta(flat | replaced)), errors
 
 
-class _QuantizedLayer(NamedTuple):
-    """A packed layer, its values in floats, and its error."""
-
-    tensors: list[QuantizedTensor]
-    values: Array
-    error: LayerError
-
-
-def _quantized_block(
-    block: Mapping[str, InferenceTensor],
-    names: Mapping[str, str],
-    moments: tuple[BlockMoments | None, BlockMoments | None],
-    quantize: Callable[[str, Array, InputMoments | None, InputMoments | None], _QuantizedLayer],
-    workers: WorkerThreads,
-) -> list[tuple[str, _QuantizedLayer]]:
-    """Quantize the layers of a block; a thread takes the layers with one input.
-
-    Args:
-        names: names of the weights by their names in the block.
-        moments: those for the tokens of the calibration, and for held-out tokens.
-    """
-    first_names = next((each.first_names for each in moments if each is not None), {})
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        layer = name.removesuffix(".weight")
-        groups.setdefault(first_names.get(layer, layer), []).append(name)
-
-    def quantize_group(group: tuple[str, list[str]]) -> list[tuple[str, _QuantizedLayer]]:
-        first_name, members = group
-        inputs, held_out_inputs = (
-            None if each is None else each.pop(first_name) for each in moments
+def _check_options(
+    how: WeightQuantization, calibration: Calibration, output: Output, *, has_moments: bool
+) -> None:
+    """Refuse options that do not go together; UsageError."""
+    if calibration.method == "smoothquant":
+        check_int8(how, output)
+    elif how.granularity != "block":
+        raise UsageError("calibrated layers have a scale for each block; use --granularity block")
+    elif calibration.bits_average is None:
+        check_output_format(how, output)
+    if calibration.method in ("auto", "awq", "smoothquant") and not has_moments:
+        raise UsageError(
+            f"--method {calibration.method} needs a text to calibrate with, and no importance "
+            "matrix"
         )
-        layers = []
-        for name in members:
-            tensor = block[name]
-            assert isinstance(tensor, PrimitiveTensor)  # `BlockRunner.weights`
-            layers.append((name, quantize(names[name], tensor.array, inputs, held_out_inputs)))
-        return layers
 
-    # The last layers take the longest, so they are begun first.
-    quantized = workers.map(quantize_group, reversed(groups.items()))
-    return list(itertools.chain.from_iterable(reversed(quantized)))
+
+def _importance(
+    imatrix: ImportanceMatrix, source: ModelSource, names: Sequence[str]
+) -> dict[str, Array]:
+    """Return the importance of the inputs of layers by the names of their tensors in the file."""
+    importance = {}
+    for name in names:
+        tensor = source.tensors[name]
+        *experts, _, k = tensor.shape
+        importance[tensor.name] = imatrix.of(name, *experts, k)
+    return importance
 
 
 def _layer_names(configuration: Configuration, *, experts: bool) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +21,8 @@ from .moments import InputMoments
 _REFITS = 2
 """Rounds of GPTQ, each followed by scales that fit its integers."""
 
+OnLayer = Callable[[int, int, str], None]
+"""Called before each layer with its number, from 0, the count of layers, and its name."""
 
 Method = Literal["gptq", "awq", "imatrix", "round", "smoothquant"]
 """Choice of the integers of a layer by its inputs."""

@@ -18,7 +18,7 @@ states of the float model, with which an interrupted run goes on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from ..weights.quantizing import WeightQuantization
 from .block_runner import BlockRunner
 from .finished_blocks import FinishedBlocks
 from .gptq import output_error
+from .layer import OnLayer
 from .mixed_precision import Choice, allocate, candidates, check_format
 from .moments import InputMoments
 from .outputs import Output, quantized_layer
@@ -43,9 +44,6 @@ _SAMPLED_ROWS = 64
 
 LIKELIEST_TOKENS = 16
 """Likeliest next tokens of each position; the logits of all of them are compared."""
-
-OnLayer = Callable[[int, int, str], None]
-"""Called before each layer with its number, from 0, the count of layers, and its name."""
 
 
 def choose_quantizations(
