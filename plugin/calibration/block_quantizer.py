@@ -47,7 +47,7 @@ class LayerQuantizer:
     Attributes:
         settings: the quantizations of layers that differ from `how`, by their names.
         importance: as above.
-        begun: the number of layers that are quantized, or about to be.
+        reported: the number of layers that are reported.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class LayerQuantizer:
         self._lock = threading.Lock()
         self.settings: dict[str, WeightQuantization] = {}
         self.importance = importance
-        self.begun = 0
+        self.reported = 0
 
-    def begin(self, name: str) -> None:
+    def report(self, name: str) -> None:
         """Report that a layer is about to be quantized; threads may call it."""
         with self._lock:
-            number = self.begun
-            self.begun += 1
+            number = self.reported
+            self.reported += 1
         self._on_layer(number, self._count, name)
 
     def matrix(
@@ -90,7 +90,7 @@ class LayerQuantizer:
             inputs: the moments of its inputs for calibration tokens.
             held_out: those for held-out tokens.
         """
-        self.begin(name)
+        self.report(name)
         start = time.perf_counter()
         tensor, values = self.matrix(name, weight, inputs, self.importance.get(name))
         seconds = time.perf_counter() - start
@@ -140,8 +140,8 @@ class BlockQuantizer:
         self.states: list[Array] = []
         self.float_states: list[Array] = []
 
-    def begin(self, compared: int) -> None:
-        """Begin with the embeddings; `compared` chunks go through the float model, too."""
+    def start(self, compared: int) -> None:
+        """Start with the embeddings; `compared` chunks go through the float model, too."""
         self.states = self._runner.embeddings()
         self.float_states = self.states[:compared]
 
@@ -210,12 +210,12 @@ class BlockQuantizer:
             moments: those for the tokens of the calibration, and for held-out tokens.
         """
         of_experts = {part: name for part, name in names.items() if is_expert_layer(part)}
-        others = {part: name for part, name in names.items() if part not in of_experts}
+        single = {part: name for part, name in names.items() if part not in of_experts}
         layers: list[tuple[str, QuantizedLayer | ExpertLayer]] = []
-        layers += self._layers_of_one_weight(block, others, moments)
+        layers += self._layers_of_one_weight(block, single, moments)
         if of_experts:
             for name in of_experts.values():
-                self._layers.begin(name)
+                self._layers.report(name)
             layers += quantize_experts(
                 block, of_experts, moments, self._layers.importance, self._layers.matrix,
                 self._workers,

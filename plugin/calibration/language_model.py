@@ -134,7 +134,7 @@ def quantize_language_model(
     for tensors, block_errors in finished_blocks:
         replaced |= {each.name: each for each in tensors}
         errors += block_errors
-    layers.begun = len(errors)
+    layers.reported = len(errors)
     with WorkerThreads(threads) as workers:
         if finished is not None and finished.choices is not None:
             layers.settings = finished.choices
@@ -158,7 +158,7 @@ def quantize_language_model(
         if finished is not None and finished_blocks:
             blocks.resume(finished.states())
         else:
-            blocks.begin(len(compared_chunks(chunks, calibration)))
+            blocks.start(len(compared_chunks(chunks, calibration)))
         source.release_pages()
         for number in range(len(finished_blocks), configuration.blocks):
             changed, block_errors = blocks.quantize(number)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ...core._mlir import Value, ir
 from ...dialects.block_contraction import BlockContraction
@@ -33,11 +34,11 @@ from ..pack.packed_weight import Tiles
 from .match_failure import IS_SMALL, MatchFailure
 
 _MAX_FUSED_OPERATIONS = 8
-"""Operations of an epilogue that is applied to each vector of accumulators in its register."""
+"""Operations of an epilogue, at most, that is applied to accumulators in registers."""
 _MAX_UNROLL_WITHOUT_SCALES = 8
-"""Elements of K that are unrolled at most where no block ends."""
+"""Elements of K that are unrolled where no block ends, at most."""
 _MIN_MACS_PER_ROW = 1 << 14
-"""A kernel is called from this number of MACs for each row of activations on."""
+"""MACs for each row of activations for which a kernel is called, at least."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,40 @@ class BlockwiseMatch:
         return replace(self, epilogue=FusedEpilogue.of(match, target))
 
 
+class _Loops(NamedTuple):
+    """Loops of a contraction of a matrix.
+
+    Attributes:
+        outer: those of the activations and the result, together M.
+        batch: those of all operands.
+        columns: those of the weight and the result, together N.
+        inner: those of the activations and the weight, together K.
+    """
+
+    outer: list[int]
+    batch: list[int]
+    columns: list[int]
+    inner: list[int]
+
+    @classmethod
+    def of(cls, contraction: BlockContraction) -> _Loops | MatchFailure:
+        """The loops of a contraction; a failure if it is none of matrices."""
+        if any(len(terms) > 1 for terms in contraction.indices[0]):
+            return MatchFailure("it is a convolution")
+        activations, weight, result = (
+            [loop for [(loop, _)] in axes] for axes in contraction.indices
+        )
+        loops = cls(
+            [loop for loop in activations if loop not in weight],
+            [loop for loop in weight if loop in result and loop in activations],
+            [loop for loop in weight if loop in result and loop not in activations],
+            [loop for loop in weight if loop not in result],
+        )
+        if not set(loops.inner) <= set(activations):
+            return MatchFailure("it sums over an axis of its weight alone")
+        return loops
+
+
 def match_layout(
     contraction: BlockContraction,
     module_globals: ModuleGlobals,
@@ -122,78 +157,100 @@ def match_layout(
 ) -> BlockwiseMatch | MatchFailure:
     """Match a contraction with tiles of `lanes` lanes, the columns of a vector.
 
-    `vectors` returns the vectors of a tile for N. With `has_shuffle` the kernel can look up a
-    codebook. The elements of the weight are integers, or `floats`.
+    Args:
+        vectors: returns the vectors of a tile for N.
+        has_shuffle: the kernel can look up a codebook.
+        floats: the elements of the weight; None for integers.
     """
-    activations, storage, result = contraction.indices
     if contraction.expressed is ExpressedType.F64:
         return MatchFailure("it is computed in f64")
     if contraction.storage_type.width > 8:
         return MatchFailure("its integers have more than 8 bits")
-    if any(len(terms) > 1 for terms in activations):
-        return MatchFailure("it is a convolution")
-    activation_loops, loops = ([loop for [(loop, _)] in axes] for axes in (activations, storage))
-    result_loops = [loop for [(loop, _)] in result]
-    outer = [loop for loop in activation_loops if loop not in loops]
-    batch = [loop for loop in loops if loop in result_loops and loop in activation_loops]
-    columns = [loop for loop in loops if loop in result_loops and loop not in activation_loops]
-    inner = [loop for loop in loops if loop not in result_loops]
-    if not set(inner) <= set(activation_loops):
-        return MatchFailure("it sums over an axis of its weight alone")
-    shape = dict(zip(loops, contraction.storage_shape, strict=True))
-    sizes = dict(zip(loops, contraction.block_sizes, strict=True))
-    block = contiguous_block([shape[loop] for loop in inner], [sizes[loop] for loop in inner])
+    loops = _Loops.of(contraction)
+    if isinstance(loops, MatchFailure):
+        return loops
+    block = _block_along_k(contraction, loops, contraction.block_sizes)
     if block is None:
         return MatchFailure("its blocks are not contiguous along K")
     of_activations = contraction.activation_block_sizes or contraction.block_sizes
-    sizes = dict(zip(loops, of_activations, strict=True))
-    activation_block = contiguous_block(
-        [shape[loop] for loop in inner], [sizes[loop] for loop in inner]
-    )
+    activation_block = _block_along_k(contraction, loops, of_activations)
     if activation_block is None:
         return MatchFailure("blocks of its activations are not contiguous along K")
-    n, k = (math.prod(shape[loop] for loop in each) for each in (columns, inner))
-    extents = dict(zip(activation_loops, contraction.activations.type.shape, strict=True))
+    shape = _weight_shape(contraction)
+    n, k = (math.prod(shape[loop] for loop in each) for each in (loops.columns, loops.inner))
+    activation_loops = [loop for [(loop, _)] in contraction.indices[0]]
+    sizes = dict(zip(activation_loops, contraction.activations.type.shape, strict=True))
     batches = math.prod(
-        shape[loop] if is_dynamic(extents[loop]) else extents[loop] for loop in batch
+        shape[loop] if is_dynamic(sizes[loop]) else sizes[loop] for loop in loops.batch
     )
     if batches * n * k < _MIN_MACS_PER_ROW:
         return IS_SMALL
-    outer_extents = [int(extents[loop]) for loop in outer]
-    is_static = not any(map(is_dynamic, outer_extents))
-    m = batches * math.prod(outer_extents) if is_static else None
+    outer_sizes = [int(sizes[loop]) for loop in loops.outer]
+    is_static = not any(map(is_dynamic, outer_sizes))
+    m = batches * math.prod(outer_sizes) if is_static else None
     if m == 0:
         return MatchFailure("M is 0")
-    if not columns:
+    if not loops.columns:
         return MatchFailure("its weight has no axis N")
+    codebook, uses_shuffle = None, False
     if floats is not None:
         if contraction.scales is None:  # all of K is one block, of which some k are unrolled
             block = math.gcd(k, _MAX_UNROLL_WITHOUT_SCALES)
-        codes = floats.floats
-        tiles = Tiles(codes.bits, block, n, k, lanes, vectors(n), codes.k_pack)
-        if not tiles.is_valid:
-            return MatchFailure(
-                f"its block size {block} does not nest in packing steps of {tiles.k_per_step}"
-            )
-        weight = BlockwiseWeight(contraction, batch, columns, inner, tiles, floats=floats)
-        return BlockwiseMatch(weight, outer, m, batches, activation_block)
-    codebook = None
-    if contraction.plane_bits is None:
-        codebook = Codebook.of(contraction.storage, module_globals)
-    uses_shuffle = has_shuffle and codebook is not None
-    bits = sum(contraction.plane_bits or (contraction.storage_type.width,))
-    packed_bits = Codebook.INDEX_BITS if uses_shuffle else bits if bits < 7 else 8
-    tiles = Tiles(packed_bits, block, n, k, lanes, vectors(n))
+        tiles = Tiles(floats.floats.bits, block, n, k, lanes, vectors(n), floats.floats.k_pack)
+    else:
+        if contraction.plane_bits is None:
+            codebook = Codebook.of(contraction.storage, module_globals)
+        uses_shuffle = has_shuffle and codebook is not None
+        bits = _stored_bits(contraction)
+        packed_bits = Codebook.INDEX_BITS if uses_shuffle else bits if bits < 7 else 8
+        tiles = Tiles(packed_bits, block, n, k, lanes, vectors(n))
     if not tiles.is_valid:
         return MatchFailure(
             f"its block size {block} does not nest in packing steps of {tiles.k_per_step}"
         )
-    if contraction.storage_type.width != bits and contraction.zero_points is not None:
-        zero_points = constant_elements(contraction.zero_points, module_globals)
-        if zero_points is None or ((zero_points < 0) | (zero_points >= 1 << bits)).any():
-            return MatchFailure(f"its zero points are not constants of {bits} bits")
-    weight = BlockwiseWeight(contraction, batch, columns, inner, tiles, codebook, uses_shuffle)
-    return BlockwiseMatch(weight, outer, m, batches, activation_block)
+    if floats is None and not _are_zero_points_stored(contraction, module_globals):
+        bits = _stored_bits(contraction)
+        return MatchFailure(f"its zero points are not constants of {bits} bits")
+    weight = BlockwiseWeight(
+        *(contraction, loops.batch, loops.columns, loops.inner, tiles, codebook, uses_shuffle),
+        floats=floats,
+    )
+    return BlockwiseMatch(weight, loops.outer, m, batches, activation_block)
+
+
+def _weight_shape(contraction: BlockContraction) -> dict[int, int]:
+    """The sizes of the loops of the weight."""
+    loops = [loop for [(loop, _)] in contraction.indices[1]]
+    return dict(zip(loops, contraction.storage_shape, strict=True))
+
+
+def _block_along_k(
+    contraction: BlockContraction, loops: _Loops, block_sizes: Sequence[int]
+) -> int | None:
+    """The consecutive k of a block; None if its elements are not consecutive.
+
+    Args:
+        block_sizes: the sizes of a block along the axes of the weight.
+    """
+    shape = _weight_shape(contraction)
+    sizes = dict(zip(shape, block_sizes, strict=True))
+    return contiguous_block(
+        [shape[loop] for loop in loops.inner], [sizes[loop] for loop in loops.inner]
+    )
+
+
+def _stored_bits(contraction: BlockContraction) -> int:
+    """The bits of an integer of the weight in memory."""
+    return sum(contraction.plane_bits or (contraction.storage_type.width,))
+
+
+def _are_zero_points_stored(contraction: BlockContraction, module_globals: ModuleGlobals) -> bool:
+    """True if the zero points fit the bits of the weight in memory."""
+    bits = _stored_bits(contraction)
+    if contraction.storage_type.width == bits or contraction.zero_points is None:
+        return True
+    zero_points = constant_elements(contraction.zero_points, module_globals)
+    return zero_points is not None and not ((zero_points < 0) | (zero_points >= 1 << bits)).any()
 
 
 # -- calls -----------------------------------------------------------------------------------------
