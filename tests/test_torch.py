@@ -246,8 +246,8 @@ REFUSED = {
         torch.float8_e5m2
     ),
     "aten.complex has complex numbers": lambda x: torch.complex(x, x).abs(),
-    "the program has the control flow 'cond'": lambda x: torch.cond(
-        x.sum() > 0, torch.sin, torch.cos, (x,)
+    "the program has the control flow 'map_impl'": lambda x: torch._higher_order_ops.map(
+        torch.sin, x
     ),
     "as_strided of a tensor that is not contiguous": lambda x: x[::2].as_strided((2,), (1,)),
     "GuardOnDataDependent.*select by torch.where": lambda x: x if x.sum() > 0 else -x,

@@ -23,6 +23,7 @@ from .integer_convolution import decompose_convolution
 from .ordering import ordering_operators
 from .resizing import resizing_operators
 from .scattering import scattering_operators
+from .source_lines import nodes_of
 from .special_functions import special_functions
 from .unsigned_bytes import unsigned_operators
 
@@ -354,7 +355,7 @@ def custom_decompositions(program: torch.export.ExportedProgram) -> Table:
 
     PyTorch decomposes the ones that it has not met before a program, and preserves the others.
     """
-    nodes = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    nodes = [node.target for node in nodes_of(program) if node.op == "call_function"]
     operators = [each for each in nodes if isinstance(each, torch._ops.OpOverload)]
     names = {each.namespace for each in operators} - {
         "aten",

@@ -41,6 +41,7 @@ from ...emit.operation import value
 from ...errors import SubquantError, UnsupportedError
 from ...numerics.element_types import Array
 from ...transforms.base import NAMES_ATTRIBUTES
+from .control_flow import ControlFlowImporter, name_graphs
 from .decompositions import custom_decompositions, decomposition_table
 from .dimension_checks import builtin_tensor_type, check_dimensions
 from .program_checks import check_program
@@ -112,7 +113,8 @@ def _updated(program: ExportedProgram) -> Iterator[_Key]:
 def _import_program(
     program: ExportedProgram, module: ir.Module, name: str, tensors: _Tensors
 ) -> None:
-    importer = FxImporter(module=module, hooks=tensors)
+    importer = FxImporter(module=module, hooks=tensors, graph_node_importer_cls=ControlFlowImporter)
+    name_graphs(importer, program.graph_module, name)
     names = _argument_names(program), _result_names(program)
     _drop_constant_results(program)
     with module.context, ir.Location.unknown():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from ...errors import UnsupportedError
-from .source_lines import place_of_node
+from .control_flow import SUPPORTED, has_only_tensors
+from .source_lines import nodes_of, place_of_node
 
 _FLOAT8 = (
     torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz,
@@ -15,15 +17,18 @@ _FLOAT8 = (
 
 
 def check_program(program: ExportedProgram) -> None:
-    """Refuse random numbers, sizes from data, control flow, updated arguments, some types.
+    """Refuse random numbers, sizes from data, some control flow, updated arguments, some types.
 
     Raises:
         UnsupportedError: the program has one, at the line of the Python code.
     """
     updated = program.graph_signature.user_inputs_to_mutate
-    for node in program.graph.nodes:
+    for node in nodes_of(program):
         reason = _reason(node)
-        if reason is None and node.name in updated:
+        is_in_branch = node.graph is not program.graph
+        if is_in_branch and reason is None and free_unbacked_symbols(node.meta.get("val")):
+            reason = _size_from_data(node)
+        if not is_in_branch and reason is None and node.name in updated:
             reason = (
                 f"the module updates its argument '{updated[node.name]}' in place, which a "
                 "compiled module cannot; update a copy (clone()), and return it"
@@ -55,12 +60,20 @@ def _reason(node: torch.fx.Node) -> str | None:
     if node.op != "call_function":
         return None
     if isinstance(node.target, torch._ops.HigherOrderOperator):
-        if node.target.name() == "with_effects":
+        name = node.target.name()
+        if name == "with_effects":
             return f"{_name(node)} checks the data of a tensor, which subquant does not compile"
-        return (
-            f"the program has the control flow '{node.target.name()}', which subquant does not "
-            "compile; compute both branches and select by torch.where, or unroll the loop"
-        )
+        if name not in SUPPORTED:
+            return (
+                f"the program has the control flow '{name}', which subquant does not compile; "
+                "unroll it, or write it with torch.cond and while_loop"
+            )
+        if not has_only_tensors(node):
+            return (
+                f"the program has the control flow '{name}' of numbers of Python, which subquant "
+                "does not compile; pass tensors"
+            )
+        return None
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
     if torch.Tag.nondeterministic_seeded in node.target.tags:
@@ -68,13 +81,15 @@ def _reason(node: torch.fx.Node) -> str | None:
             f"the program draws random numbers ({_name(node)}), which differ from those of eager "
             "PyTorch; make them an argument of the module"
         )
-    if node.meta.get("unbacked_bindings"):
-        return (
-            f"{_name(node)} makes a size or a number of Python from the data of a tensor; write "
-            "it with sizes that the shapes of the arguments decide, such as by torch.where in "
-            "place of a mask as index"
-        )
-    return None
+    return _size_from_data(node) if node.meta.get("unbacked_bindings") else None
+
+
+def _size_from_data(node: torch.fx.Node) -> str:
+    return (
+        f"{_name(node)} makes a size or a number of Python from the data of a tensor; write it "
+        "with sizes that the shapes of the arguments decide, such as by torch.where in place of a "
+        "mask as index"
+    )
 
 
 def _is_complex(leaf: object) -> bool:

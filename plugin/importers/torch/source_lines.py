@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -18,9 +19,23 @@ _NOT_OF_USERS = os.path.dirname(torch.__file__) + os.sep, _OF_SUBQUANT, "<"
 """Beginnings of names of files: PyTorch's own, subquant's, and of code that is in no file."""
 
 
+def graph_modules(module: torch.fx.GraphModule) -> Iterator[torch.fx.GraphModule]:
+    """Return a graph module, and those of its control flow, at any depth."""
+    yield module
+    for child in module.children():
+        if isinstance(child, torch.fx.GraphModule):
+            yield from graph_modules(child)
+
+
+def nodes_of(program: ExportedProgram) -> Iterator[torch.fx.Node]:
+    """Return the nodes of a program, and those of its control flow."""
+    for module in graph_modules(program.graph_module):
+        yield from module.graph.nodes
+
+
 def drop_frames_of_pytorch(program: ExportedProgram) -> None:
     """End each node's stack trace at the user's line: the layer that it calls is PyTorch's code."""
-    for node in program.graph.nodes:
+    for node in nodes_of(program):
         trace = node.meta.get("stack_trace")
         if trace:
             node.meta["stack_trace"] = _user_trace(trace)

@@ -125,7 +125,7 @@ class _ScatterAxes:
 
     @property
     def order(self) -> list[int]:
-        """The axes of the inputs in the order of those of the result."""
+        """The axes of the inputs in the order of the result."""
         return [*self.indexed, *self.whole]
 
     @property
