@@ -20,7 +20,7 @@ from command_line import fail, fail_in_one_line, files, succeed
 from subquant.cli import main
 from subquant.commands.arrays import parse_input, read_npy
 from subquant.commands.console import show_progress
-from subquant.conformance.options import MOST_JOBS, MOST_RANDOM, RunOptions
+from subquant.conformance.options import MAX_JOBS, MAX_RANDOM_PROGRAMS, RunOptions
 from subquant.core.option_fields import parse_option
 from subquant.errors import InputError, SignatureError, SubquantError, UsageError, printable
 from subquant.formats.irpa import Splat
@@ -237,7 +237,7 @@ def test_an_archive_of_a_value_that_stands_for_more_than_the_memory() -> None:
     assert Path("y.irpa").stat().st_size == Path("x.irpa").stat().st_size
 
 
-@pytest.mark.parametrize(("name", "most"), [("random", MOST_RANDOM), ("jobs", MOST_JOBS)])
+@pytest.mark.parametrize(("name", "most"), [("random", MAX_RANDOM_PROGRAMS), ("jobs", MAX_JOBS)])
 def test_numbers_that_are_huge(name: str, most: int) -> None:
     for number in (most + 1, 10**20):
         shown = fail(2, "conformance", "--list", f"--{name}", str(number))

@@ -246,7 +246,7 @@ def test_pipes_that_the_shell_opens() -> None:
 
 
 def test_a_pipe_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subquant.core.files.LARGEST_STREAM", 1 << 22)
+    monkeypatch.setattr("subquant.core.files.MAX_STREAM_BYTES", 1 << 22)
     reader, writer = os.pipe()
 
     def write() -> None:

@@ -138,7 +138,7 @@ INVALID: dict[str, tuple[bytes, str]] = {
         array_property(13, 0), "property 'k' has elements of the type 13, expected 0 to 12"
     ),
     "a truth value": (
-        one_property(7, b"\2"), "property 'k' has a truth value of 2, expected 0 or 1"
+        one_property(7, b"\2"), "property 'k' has a boolean of 2, expected 0 or 1"
     ),
     "two properties": (header(0, 2) + 2 * pair("k", 0, b"\0"), "two properties are named 'k'"),
     "two tensors": (
@@ -222,7 +222,7 @@ UNSUPPORTED: dict[str, tuple[bytes, str]] = {
     },
     "nested arrays": (
         one_property(ARRAY, struct.pack("<IQIQ", 9, 1, 0, 0)),
-        "property 'k' is an array of arrays; expected numbers, truth values or strings",
+        "property 'k' is an array of arrays; expected numbers, booleans or strings",
     ),
     "an unknown type": (one_tensor((32,), 99, 64), _no_layout("99")),
     "a type that is gone": (one_tensor((32,), 4, 64), _no_layout("4")),

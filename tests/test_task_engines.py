@@ -89,7 +89,7 @@ def test_tasks_are_taken_when_their_turn_comes() -> None:
 
 
 def test_large_tasks_are_not_taken_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subquant.batch.engines.local_threads.LARGEST_WINDOW", 10)
+    monkeypatch.setattr("subquant.batch.engines.local_threads.MAX_WINDOW_BYTES", 10)
     used: list[int] = []
 
     def tasks(size: int) -> Iterator[Task]:

@@ -28,8 +28,8 @@ import numpy as np
 from ..numerics.element_types import Array
 from ..weights.grids import Grid, nearest
 
-DAMPING_OF_DEPTH = 0.2
-"""Damping by the depth: this times ``K / T``, times the mean of ``H``'s diagonal.
+DAMPING_BY_K = 0.2
+"""Damping by K: this times ``K / T``, times the mean of ``H``'s diagonal.
 
 Fewer tokens say less of the products of two inputs, which then count less.
 """
@@ -78,7 +78,7 @@ def damped(moments: Array, tokens: int) -> Array:
     result = moments.copy()
     diagonal = np.diag(result).copy()
     mean = float(diagonal.mean(dtype=np.float64)) or 1.0
-    damping = max(MIN_DAMPING, DAMPING_OF_DEPTH * len(moments) / tokens)
+    damping = max(MIN_DAMPING, DAMPING_BY_K * len(moments) / tokens)
     np.fill_diagonal(result, np.where(diagonal == 0, mean, diagonal) + damping * mean)
     return result
 
@@ -174,14 +174,14 @@ def gptq(weight: Array, moments: Array, grid: Grid, factor: Factor | None = None
         factor: `factored` of the moments, which is computed if it is None.
     """
     order, inverse = factor or factored(moments)
-    depth = len(order)
-    blocks = order // (depth // grid.scales.shape[1])
+    k = len(order)
+    blocks = order // (k // grid.scales.shape[1])
     scales, offsets = grid.scales.T.copy(), grid.offsets.T.copy()
     # The columns in their order, of which each becomes its error `e` when it is rounded.
     left = np.ascontiguousarray(weight.T)[order]
     integers = np.empty_like(left)
-    for first in range(0, depth, _STRIP_COLUMNS):
-        end = min(first + _STRIP_COLUMNS, depth)
+    for first in range(0, k, _STRIP_COLUMNS):
+        end = min(first + _STRIP_COLUMNS, k)
         for number in range(first, end):
             column, scale, offset = left[number], scales[blocks[number]], offsets[blocks[number]]
             rounded = nearest(column, scale, offset, grid.storage)
@@ -220,13 +220,13 @@ def refit_scales(weight: Array, moments: Array, grid: Grid, integers: Array) -> 
 
 def _least_squares_scales(weight: Array, moments: Array, grid: Grid, integers: Array) -> Array:
     """Return the solution of the equation of `refit_scales`, ``[N, G]``."""
-    rows, depth = weight.shape
+    rows, k = weight.shape
     blocks = grid.scales.shape[1]
-    size = depth // blocks
+    size = k // blocks
     if grid.kind == "zero points":
         factors, target = integers - np.repeat(grid.zero_points, size, axis=1), weight
     else:
-        factors, target = integers, weight - grid.columns(depth)[1]
+        factors, target = integers, weight - grid.columns(k)[1]
     factors = np.ascontiguousarray(factors.T)
 
     def block_sums(products: Array, first: int) -> Array:

@@ -65,8 +65,8 @@ def input_importance(
 
 def _of_experts(inputs: Sequence[Array | None]) -> tuple[Array, Array]:
     """Return the mean squares of the inputs of experts, and their numbers, see above."""
-    depth = next(each.shape[1] for each in inputs if each is not None)
+    k = next(each.shape[1] for each in inputs if each is not None)
     means = [
-        np.zeros(depth, np.float32) if each is None else np.square(each).mean(0) for each in inputs
+        np.zeros(k, np.float32) if each is None else np.square(each).mean(0) for each in inputs
     ]
     return np.stack(means), np.array([0 if each is None else len(each) for each in inputs])

@@ -100,8 +100,8 @@ def memory_bound(
             first = _SHARED_INPUTS.get(name, name)
             groups.setdefault(first if first in layers else name, []).append(shape)
         inputs = [shapes[0][1] for shapes in groups.values()]
-        products = (3 if compared else 2) * sum(depth**2 for depth in inputs)
-        updates = [depth**2 + at_once * depth for depth in inputs]
+        products = (3 if compared else 2) * sum(k**2 for k in inputs)
+        updates = [k**2 + at_once * k for k in inputs]
         moments = weights + products + 2 * at_once * sum(inputs)
         moments += _greatest(updates, threads) + threads * forward
         work = [

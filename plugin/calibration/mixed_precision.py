@@ -109,14 +109,14 @@ def check_format(output: Output) -> None:
         )
 
 
-def candidates(how: WeightQuantization, output: Output, depth: int) -> list[WeightQuantization]:
-    """Return the quantizations that a layer of `depth` inputs may have; at least one."""
+def candidates(how: WeightQuantization, output: Output, k: int) -> list[WeightQuantization]:
+    """Return the quantizations that a layer of `k` inputs may have; at least one."""
     if output == "gguf":
         return [replace(how, gguf_type=each) for each in QUANTIZED_TYPES]
     sizes = [how.block_size * factor for factor in _BLOCK_FACTORS]
     return [
         replace(how, bits=bits, block_size=size)
         for size in sizes
-        if depth % size == 0
+        if k % size == 0
         for bits in _CANDIDATE_BITS
     ]

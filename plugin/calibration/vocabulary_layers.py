@@ -18,7 +18,7 @@ from ..errors import UsageError
 from ..formats.checkpoints.compressed_writer import WRITTEN_BITS, packed_layer
 from ..formats.imatrix import ImportanceMatrix
 from ..layouts import GgmlTensor, InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
-from ..layouts.ggml_encoding import check_depth
+from ..layouts.ggml_encoding import check_k
 from ..layouts.ggml_quantization import QUANTIZED_TYPES, quantize_blocks, type_for
 from ..models.source import ModelSource
 from ..numerics.element_types import Array
@@ -82,7 +82,7 @@ def vocabulary_layers(
 
 
 def _quantization(
-    option: str, chosen_type: str, how: WeightQuantization, output: Output, depth: int
+    option: str, chosen_type: str, how: WeightQuantization, output: Output, k: int
 ) -> WeightQuantization:
     """Return the quantization of a type, which is a number of bits or a name of GGML."""
     if chosen_type.isdecimal() and 2 <= int(chosen_type) <= 8:
@@ -95,7 +95,7 @@ def _quantization(
     else:
         name = chosen_type.upper()
     if output == "gguf" and name in QUANTIZED_TYPES:
-        return WeightQuantization(gguf_type=type_for(name, depth))
+        return WeightQuantization(gguf_type=type_for(name, k))
     expected = {
         "archive": "a number of bits from 2 to 8",
         "checkpoint": "4 or 8 bits",
@@ -113,7 +113,7 @@ def _check(
     calibration: Calibration,
     output: Output,
 ) -> None:
-    option, depth = _OPTIONS[name], tensor.shape[1]
+    option, k = _OPTIONS[name], tensor.shape[1]
     if output == "checkpoint" and name == _EMBEDDINGS:
         raise UsageError(
             f"a folder has its table of embeddings in floats, as transformers reads it; leave out "
@@ -130,10 +130,10 @@ def _check(
         )
     if output == "gguf":
         assert how.gguf_type is not None  # `_quantization`
-        check_depth(depth, how.gguf_type, tensor.name)
-    elif depth % how.block_size:
+        check_k(k, how.gguf_type, tensor.name)
+    elif k % how.block_size:
         raise UsageError(
-            f"tensor '{tensor.name}' has a width of {depth}, which blocks of {how.block_size} do "
+            f"tensor '{tensor.name}' has a width of {k}, which blocks of {how.block_size} do "
             "not divide; give another --block-size"
         )
 
@@ -216,9 +216,9 @@ def _quantized_rows(
 
 def _slices_of_rows(tensor: InferenceTensor) -> Iterator[Array]:
     """Yield float32 ``[rows, width]`` of the rows of a table, in their order."""
-    rows, depth = tensor.shape
+    rows, k = tensor.shape
     table = Embedding(Theta({"weight": tensor}))
-    step = max(1, _ELEMENTS_AT_ONCE // depth)
+    step = max(1, _ELEMENTS_AT_ONCE // k)
     for start in range(0, rows, step):
         tokens = np.arange(start, min(start + step, rows), dtype=np.int32)
         yield np.asarray(table(tokens)).astype(np.float32)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..conformance.options import MOST_JOBS, MOST_RANDOM, RunOptions
+from ..conformance.options import MAX_JOBS, MAX_RANDOM_PROGRAMS, RunOptions
 from .console import show_bar
 from .shared_options import options_of
 
@@ -14,8 +14,8 @@ from .shared_options import options_of
 @click.command("conformance")
 @options_of(
     RunOptions,
-    random={"type": click.IntRange(0, MOST_RANDOM)},
-    jobs={"type": click.IntRange(1, MOST_JOBS)},
+    random={"type": click.IntRange(0, MAX_RANDOM_PROGRAMS)},
+    jobs={"type": click.IntRange(1, MAX_JOBS)},
 )
 def command(**options: Any) -> None:
     """Run programs with known results on devices; fail on regressions.

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from ..core.option_fields import option
 from ..errors import UsageError, quoted
 
-MOST_RANDOM = 10_000
-"""The greatest number of random programs; their names have four digits."""
+MAX_RANDOM_PROGRAMS = 10_000
+"""Random programs, at most; their names have four digits."""
 
-MOST_JOBS = 1024
-"""The greatest number of processes, for `--jobs`."""
+MAX_JOBS = 1024
+"""Processes (`--jobs`), at most."""
 
-MOST_SHARDS = 10_000
-"""The greatest number of shards, for `--shard`."""
+MAX_SHARDS = 10_000
+"""Shards (`--shard`), at most."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Shard:
         """Read ``2/4``; UsageError if the text is no such part."""
         match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
         shard = cls(*map(int, match.groups())) if match else cls(0, 0)
-        if not 1 <= shard.number <= shard.of <= MOST_SHARDS:
+        if not 1 <= shard.number <= shard.of <= MAX_SHARDS:
             raise UsageError(
-                f"expected a part such as 1/4 for --shard, of at most {MOST_SHARDS}, got "
+                f"expected a part such as 1/4 for --shard, of at most {MAX_SHARDS}, got "
                 f"{quoted(text)}"
             )
         return shard
@@ -93,12 +93,14 @@ class RunOptions:
     def __post_init__(self) -> None:
         if not self.devices:
             raise UsageError("expected at least one device for --device")
-        if not 0 <= self.random <= MOST_RANDOM:
-            raise UsageError(f"expected 0 to {MOST_RANDOM} random programs, got {self.random}")
+        if not 0 <= self.random <= MAX_RANDOM_PROGRAMS:
+            raise UsageError(
+                f"expected 0 to {MAX_RANDOM_PROGRAMS} random programs, got {self.random}"
+            )
         if self.cluster is not None and self.jobs is not None:
             raise UsageError("--jobs is of this machine, and --cluster has others do the work")
-        if self.jobs is not None and not 1 <= self.jobs <= MOST_JOBS:
-            raise UsageError(f"expected 1 to {MOST_JOBS} jobs, got {self.jobs}")
+        if self.jobs is not None and not 1 <= self.jobs <= MAX_JOBS:
+            raise UsageError(f"expected 1 to {MAX_JOBS} jobs, got {self.jobs}")
         if self.shard is not None:
             Shard.parse(self.shard)
             if self.against is not None:

@@ -30,7 +30,7 @@ from typing import Any, get_args
 from ..core import reports
 from ..errors import Place, quoted
 from .cases import Key, Outcome, Status
-from .options import MOST_SHARDS, Shard
+from .options import MAX_SHARDS, Shard
 from .report import Comparison, Report, Run
 
 _KIND = "conformance"
@@ -158,8 +158,8 @@ def _run_of(values: reports.Fields) -> Run:
 
 def _shard_of(values: reports.Fields) -> Shard:
     shard = Shard(values.count("number"), values.count("of"))
-    if not 1 <= shard.number <= shard.of <= MOST_SHARDS:
-        values.fail(f"is {shard}, expected a part such as 1/4 of at most {MOST_SHARDS}")
+    if not 1 <= shard.number <= shard.of <= MAX_SHARDS:
+        values.fail(f"is {shard}, expected a part such as 1/4 of at most {MAX_SHARDS}")
     return shard
 
 

@@ -22,7 +22,7 @@ _KINDS = {
     b"\x89HDF": "hdf5",
 }
 
-LARGEST_STREAM = 1 << 32
+MAX_STREAM_BYTES = 1 << 32
 """Bytes that are read of a pipe, at most, which does not tell its size: 4 GiB."""
 
 _DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
@@ -149,7 +149,7 @@ def read_stream(stream: IO[bytes], name: str) -> bytes:
     """Read a file or a pipe to its end.
 
     Raises:
-        InputError: it is a device other than a terminal, or longer than `LARGEST_STREAM`.
+        InputError: it is a device other than a terminal, or longer than `MAX_STREAM_BYTES`.
         OSError: it cannot be read.
     """
     try:
@@ -166,10 +166,10 @@ def read_stream(stream: IO[bytes], name: str) -> bytes:
     while chunk := stream.read(_CHUNK_BYTES):
         chunks.append(chunk)
         size += len(chunk)
-        if size > LARGEST_STREAM:
+        if size > MAX_STREAM_BYTES:
             raise InputError(
-                f"cannot read '{name}': more than {LARGEST_STREAM:,} bytes come from a pipe; write "
-                "them to a file"
+                f"cannot read '{name}': more than {MAX_STREAM_BYTES:,} bytes come from a pipe; "
+                "write them to a file"
             )
     return b"".join(chunks)
 

@@ -93,7 +93,7 @@ def option(
     """Declare a field that the command line shows.
 
     `metavar` is the name of the value there; None for a field whose type names it. `negation` is
-    the flag for False, of a field that is a truth value or None.
+    the flag for False, of a field that is a boolean or None.
     """
     metadata = {"help": help, "metavar": metavar, "old_name": old_name, "negation": negation}
     return field(default=default, metadata=metadata)

@@ -24,7 +24,7 @@ from ..errors import InputError, Place
 from .files import regular_file_size
 
 Json: TypeAlias = Any
-"""A value of JSON: None, a truth value, a number, a text, a list or an object."""
+"""A value of JSON: None, a boolean, a number, a text, a list or an object."""
 
 JsonObject: TypeAlias = dict[str, Json]
 """An object of JSON."""

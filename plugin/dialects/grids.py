@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..numerics.element_types import Array
 from ..numerics.parameters import QuantizationParameters, spread_blocks
 
-_DOUBLE_BITS, _MOST_EXPONENT = 53, 1000
+_DOUBLE_BITS, _MAX_EXPONENT = 53, 1000
 """The significant bits of f64, and a magnitude that its exponents may have."""
 
 
@@ -50,7 +50,7 @@ def exact_product(factors: Sequence[Array]) -> Array | None:
         bits += _DOUBLE_BITS - int(trailing.min(initial=_DOUBLE_BITS))
         greatest += int(np.abs(exponents).max(initial=0))
         product = np.asarray(product * factor)
-    return product if bits <= _DOUBLE_BITS and greatest < _MOST_EXPONENT else None
+    return product if bits <= _DOUBLE_BITS and greatest < _MAX_EXPONENT else None
 
 
 def scale_grid(parameters: QuantizationParameters, rank: int) -> Array:

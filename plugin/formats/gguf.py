@@ -1,8 +1,8 @@
 """Read GGUF files: properties, and tensors whose bytes stay in the memory-mapped file.
 
 This reader is for any file: each count and length is compared with the rest of the file before
-it is used. Beyond the format, a file has to keep to some bounds (`_LARGEST_HEADER` and below) that
-no model comes near; they keep memory and time in bounds whatever the file says.
+it is used. Beyond the format, a file has to keep to bounds (`_MAX_HEADER_BYTES` and below) that no
+model comes near; they keep memory and time in bounds whatever the file says.
 
 PyPI's ``gguf`` (0.19.0) reads good files, with a Python object an element: an array of 1,000,000
 bytes takes it 10 s and 689 MB, here 0.01 s and 15 MB. Of damaged files it reads some: tensors that
@@ -42,13 +42,13 @@ MAGIC = b"GGUF"
 
 _VERSIONS = (2, 3)
 """The versions of GGUF that are read, of llama.cpp; another is refused."""
-_LARGEST_HEADER = 2**28
-"""Bytes before the data, at most: 256 MiB. A larger header is refused as damaged."""
-_MOST_PROPERTIES = _MOST_TENSORS = 2**16
+_MAX_HEADER_BYTES = 2**28
+"""Bytes before the data, at most: 256 MiB; more are refused as damaged."""
+_MAX_PROPERTIES = _MAX_TENSORS = 2**16
 """Properties, and tensors, of a file, at most; more are refused as damaged."""
-_MOST_ELEMENTS = 2**22
-"""The greatest number of elements of all arrays among the properties."""
-_MOST_AXES = 4
+_MAX_ELEMENTS = 2**22
+"""Elements of all arrays among the properties, at most; more are refused as damaged."""
+_MAX_AXES = 4
 """Axes of a tensor, at most: ggml's ``GGML_MAX_DIMS``. More are refused."""
 _LONGEST_NAME = 2**16 - 1
 """Bytes of a name, at most; a longer one is refused as damaged."""
@@ -103,7 +103,7 @@ def read_gguf(path: str | os.PathLike[str], *, lists: Lists = True) -> Contents:
             in a known header.
 
     Returns:
-        The properties (numbers, truth values, strings, and lists of them), and the tensors by name:
+        The properties (numbers, booleans, strings, and lists of them), and the tensors by name:
         `PrimitiveTensor`, or `GgmlTensor` for types with blocks.
 
     Raises:
@@ -208,9 +208,10 @@ class _Reader:
                 f"ends within {what}: {size} bytes from byte {start}, and the file has "
                 f"{len(self.data)}"
             )
-        if end > _LARGEST_HEADER:
+        if end > _MAX_HEADER_BYTES:
             raise self.error(
-                f"has more than {_LARGEST_HEADER} bytes before the data: {what} ends at byte {end}"
+                f"has more than {_MAX_HEADER_BYTES} bytes before the data: "
+                f"{what} ends at byte {end}"
             )
         self.offset = end
         return start
@@ -273,8 +274,8 @@ class _Reader:
                 f"little-endian order; convert the model again",
                 UnsupportedError,
             )
-        tensors = self.count("tensors", 8 + 1 + 4 + 4 + 8, _MOST_TENSORS)
-        properties = self.count("properties", 8 + 1 + 4 + 1, _MOST_PROPERTIES)
+        tensors = self.count("tensors", 8 + 1 + 4 + 4 + 8, _MAX_TENSORS)
+        properties = self.count("properties", 8 + 1 + 4 + 1, _MAX_PROPERTIES)
         return tensors, properties
 
     def properties(self, count: int) -> JsonObject:
@@ -322,13 +323,13 @@ class _Reader:
         kind = self.integer("I", f"the type of the elements of {what}")
         if kind == _ARRAY:
             raise self.error(
-                f"{what} is an array of arrays; expected numbers, truth values or strings",
+                f"{what} is an array of arrays; expected numbers, booleans or strings",
                 UnsupportedError,
             )
         if kind not in _SCALARS and kind != _STRING:
             raise self.error(f"{what} has elements of the type {kind}, expected 0 to 12")
         least = 8 if kind == _STRING else _SCALARS[kind].itemsize
-        count = self.count(f"elements in {what}", least, _MOST_ELEMENTS - self.elements)
+        count = self.count(f"elements in {what}", least, _MAX_ELEMENTS - self.elements)
         self.elements += count
         if kind == _STRING:
             return self.strings(count, what)
@@ -340,7 +341,7 @@ class _Reader:
     def strings(self, count: int, what: str) -> list[Json]:
         """Some strings; a vocabulary has hundreds of thousands."""
         length_at, data, reads = struct.Struct("<Q").unpack_from, self.data, not self.passes_over
-        available = min(len(data), _LARGEST_HEADER)
+        available = min(len(data), _MAX_HEADER_BYTES)
         values_read: list[Json] = []
         offset, left = self.offset, count
         try:
@@ -361,13 +362,13 @@ class _Reader:
         return values_read
 
     def scalars(self, kind: int, count: int, what: str) -> list[Json]:
-        """Some numbers or truth values."""
+        """Some numbers or booleans."""
         dtype = _SCALARS[kind]
         start = self.take(count * dtype.itemsize, what)
         values = np.frombuffer(self.data, dtype, count, start)
         if kind == _BOOL:
             if (values > 1).any():
-                raise self.error(f"{what} has a truth value of {values.max()}, expected 0 or 1")
+                raise self.error(f"{what} has a boolean of {values.max()}, expected 0 or 1")
             values = values.astype(np.bool_)
         numbers: list[Json] = values.tolist()
         return numbers
@@ -377,8 +378,8 @@ class _Reader:
         name = self.name(f"the name of tensor {number}")
         what = f"tensor {_shown(name)}"
         axes = self.integer("I", f"the number of axes of {what}")
-        if axes > _MOST_AXES:
-            raise self.error(f"{what} has {axes} axes, expected at most {_MOST_AXES}")
+        if axes > _MAX_AXES:
+            raise self.error(f"{what} has {axes} axes, expected at most {_MAX_AXES}")
         shape = tuple(self.integer("Q", f"the extents of {what}") for _ in range(axes))[::-1]
         code = self.integer("I", f"the type of {what}")
         offset = self.integer("Q", f"the offset of {what}")

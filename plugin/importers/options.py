@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ..core.option_fields import Activations, Semantics, check_choices
 from ..errors import UsageError, quoted
 
-_LARGEST_BATCH = 1 << 20
-"""The greatest batch size; a greater ``--batch`` is refused."""
+_MAX_BATCH = 1 << 20
+"""The batch size (`--batch`), at most."""
 _DIM_SIZE = re.compile("[1-9][0-9]{0,8}")
 
 
@@ -47,10 +47,10 @@ class ImportOptions:
             self.batch.isascii()
             and self.batch.isdecimal()
             and len(self.batch) < 9
-            and 1 <= int(self.batch) <= _LARGEST_BATCH
+            and 1 <= int(self.batch) <= _MAX_BATCH
         ):
             raise UsageError(
-                f"expected a batch of 1 to {_LARGEST_BATCH:,}, or 'dynamic', got '{self.batch}'"
+                f"expected a batch of 1 to {_MAX_BATCH:,}, or 'dynamic', got '{self.batch}'"
             )
         for dim in self.dims:
             name, _, size = dim.rpartition("=")

@@ -42,12 +42,12 @@ A run of bytes has the elements in its low bits, then as many in the next bits.
 """
 
 
-def check_depth(depth: int, ggml_type: str, name: str) -> None:
+def check_k(k: int, ggml_type: str, name: str) -> None:
     """Refuse rows that are no whole number of blocks; InputError."""
     size = BLOCK_TYPES[ggml_type].size
-    if depth % size:
+    if k % size:
         raise InputError(
-            f"tensor '{name}' has rows of {depth} elements, expected a multiple of {size}, which "
+            f"tensor '{name}' has rows of {k} elements, expected a multiple of {size}, which "
             f"blocks of {ggml_type} have"
         )
 
@@ -105,7 +105,7 @@ def encode(
     Raises:
         InputError: blocks of 32 do not divide ``K``.
     """
-    check_depth(integers.shape[-1], ggml_type, name)
+    check_k(integers.shape[-1], ggml_type, name)
     blocks = np.zeros(integers.size // BLOCK_SIZE, BLOCK_TYPES[ggml_type].block)
     rows = integers.reshape((-1, BLOCK_SIZE))
     blocks["d"] = scales.reshape(-1)

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..numerics.element_types import Array
 from .ggml import BLOCK_TYPES, IQ4_NL_LEVELS, GgmlTensor
-from .ggml_encoding import check_depth, pack_runs, set_integers, set_six_bit_scales
+from .ggml_encoding import check_k, pack_runs, set_integers, set_six_bit_scales
 from .ggml_searches import (
     NO_MAGNITUDE,
     Codebook,
@@ -55,9 +55,9 @@ _FALLBACKS = {
 """Types with blocks of 32 in place of types with blocks of 256 (``tensor_type_fallback``)."""
 
 
-def type_for(ggml_type: str, depth: int) -> str:
-    """Return the type for rows of `depth` elements: a fallback if 256 does not divide them."""
-    fits = depth % BLOCK_TYPES[ggml_type].size == 0
+def type_for(ggml_type: str, k: int) -> str:
+    """Return the type for rows of `k` elements: a fallback if 256 does not divide them."""
+    fits = k % BLOCK_TYPES[ggml_type].size == 0
     return ggml_type if fits else _FALLBACKS.get(ggml_type, ggml_type)
 
 
@@ -73,12 +73,12 @@ def quantize_blocks(
     Raises:
         InputError: the type's blocks do not divide ``K``.
     """
-    depth = weight.shape[-1]
-    check_depth(depth, ggml_type, name)
+    k = weight.shape[-1]
+    check_k(k, ggml_type, name)
     kind, quantize = BLOCK_TYPES[ggml_type], _QUANTIZERS[ggml_type]
-    rows = weight.reshape((-1, depth))
-    blocks = np.zeros((len(rows), depth // kind.size), kind.block)
-    step = max(1, _STEP_ELEMENTS // depth)
+    rows = weight.reshape((-1, k))
+    blocks = np.zeros((len(rows), k // kind.size), kind.block)
+    step = max(1, _STEP_ELEMENTS // k)
     for start in range(0, len(rows), step):
         part = rows[start : start + step].astype(np.float32)
         quantize(part, importance, blocks[start : start + step].reshape(-1))

@@ -38,7 +38,7 @@ def attend(
         causal: False lets each query attend all keys, whatever `position` is; the result is 0
             where all scores are -inf.
     """
-    count, heads, depth = query.shape
+    count, heads, head_size = query.shape
     context, groups, _ = keys.shape
     start = int(np.clip(position, 0, max(0, context - count)))
     if causal and count > _MAX_QUERIES:  # so that no scores of later keys are computed
@@ -51,9 +51,9 @@ def attend(
     first = max(0, start - window + 1) if window else 0
     attended = slice(first, start + count) if causal else slice(None)
     key, value = (
-        stored_as(array, depth).decode(array[attended], depth) for array in (keys, values)
+        stored_as(array, head_size).decode(array[attended], head_size) for array in (keys, values)
     )
-    grouped = query.reshape((count, groups, heads // groups, depth))
+    grouped = query.reshape((count, groups, heads // groups, head_size))
     scores = np.einsum("tkgd,jkd->kgtj", grouped, key, optimize=True) * np.float32(scale)
     if softcap:
         scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))

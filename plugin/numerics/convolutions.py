@@ -11,8 +11,8 @@ import numpy.typing as npt
 from .array_functions import dispatched
 from .element_types import AnyArray
 
-_MAX_EXACT_DEPTH = 1 << 21
-"""Float64, with 53 bits, adds this many products of 32 bits without rounding."""
+_MAX_EXACT_K = 1 << 21
+"""Products of 32 bits that float64, with 53 bits, adds without rounding, at most."""
 
 
 @dispatched
@@ -59,9 +59,9 @@ def _summed_products(
     """
     sizes = dict(zip(subscripts.replace(",", ""), (*left.shape, *right.shape), strict=False))
     operands, result = subscripts.split("->")
-    depth = math.prod(sizes[name] for name in set(operands) - {*result, ","})
+    k = math.prod(sizes[name] for name in set(operands) - {*result, ","})
     is_short = all(each.dtype.kind in "iu" and each.dtype.itemsize <= 2 for each in (left, right))
-    if np.dtype(dtype).kind == "i" and is_short and depth <= _MAX_EXACT_DEPTH:
+    if np.dtype(dtype).kind == "i" and is_short and k <= _MAX_EXACT_K:
         summed = np.einsum(
             subscripts, left.astype(np.float64), right.astype(np.float64), optimize=True
         )

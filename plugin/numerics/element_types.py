@@ -39,8 +39,8 @@ _FLOATS: dict[str, npt.DTypeLike] = {
 _FLOAT_NAMES = {np.dtype(dtype): name for name, dtype in _FLOATS.items()}
 FLOAT_DTYPES = frozenset(_FLOAT_NAMES)
 """The dtypes of floats of 16 bits or more."""
-_MOST_BITS = 64
-"""The greatest width of an integer type."""
+_MAX_BITS = 64
+"""Bits of an integer type, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class ElementType:
 
     Args:
         name: ``i1``, ``i4``, ``u8``, ``f32``, ``bf16`` and so on.
-        kind: truth value, signed or unsigned integer, or float.
+        kind: boolean, signed or unsigned integer, or float.
         dtype: the NumPy dtype that holds it.
     """
 
@@ -75,8 +75,8 @@ class ElementType:
         element = _ELEMENT_TYPES.get(name)
         if element is None:
             raise UsageError(
-                f"expected an element type among {', '.join(_FLOATS)}, i1 to i{_MOST_BITS} and u1 "
-                f"to u{_MOST_BITS}, got '{name}'"
+                f"expected an element type among {', '.join(_FLOATS)}, i1 to i{_MAX_BITS} and u1 "
+                f"to u{_MAX_BITS}, got '{name}'"
             )
         return element
 
@@ -131,7 +131,7 @@ _ELEMENT_TYPES = {
     element.name: element
     for element in (
         *map(_float, _FLOATS),
-        *(_integer(letter, bits) for letter in ("i", "u") for bits in range(1, _MOST_BITS + 1)),
+        *(_integer(letter, bits) for letter in ("i", "u") for bits in range(1, _MAX_BITS + 1)),
     )
 }
 

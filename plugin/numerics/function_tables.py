@@ -23,8 +23,8 @@ from .element_types import Array
 from .parameters import QuantizationParameters
 from .requantization import TIE_BITS
 
-_MOST_BITS = 16
-"""Bits of all operands up to which a function is a table: 65,536 entries. More are computed."""
+_MAX_BITS = 16
+"""Bits of all operands of a function that is a table, at most: 65,536 entries."""
 
 
 UNARY_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
@@ -62,7 +62,7 @@ def fits_table(*operands: QuantizationParameters) -> bool:
     """True if a table over these per-tensor operands has at most 65,536 entries."""
     return (
         all(operand.granularity == "per-tensor" for operand in operands)
-        and sum(operand.storage.width for operand in operands) <= _MOST_BITS
+        and sum(operand.storage.width for operand in operands) <= _MAX_BITS
     )
 
 

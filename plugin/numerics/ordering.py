@@ -7,7 +7,7 @@ import numpy as np
 from .array_functions import over_time
 from .element_types import AnyArray
 
-_MOST_RANKED = 1024
+_MAX_RANKED_ELEMENTS = 1024
 """Elements of which all n**2 pairs are compared, at most.
 
 Of more elements, a loop takes the best one in each iteration.
@@ -43,7 +43,7 @@ def greatest_first(keys: AnyArray, count: int) -> AnyArray:
     """
     extent = keys.shape[1]
     indices = np.arange(extent, dtype=np.int32)
-    if extent <= _MOST_RANKED:
+    if extent <= _MAX_RANKED_ELEMENTS:
         # Each position at the place that is the number of better ones.
         own, other = keys[:, :, None], keys[:, None, :]
         is_before = indices[None, :] < indices[:, None]

@@ -49,15 +49,15 @@ def quantize_activations(
     """
     if settings.outlier_threshold is not None:
         return x
-    count, depth = x.shape
+    count, k = x.shape
     size = settings.group_size
     if size is not None:
-        if depth % size:
+        if k % size:
             raise UsageError(
-                f"rows of {depth} elements are rounded in groups of {size}, expected a divisor"
+                f"rows of {k} elements are rounded in groups of {size}, expected a divisor"
             )
-        rounded = _rounded_floats(x.reshape((count, depth // size, size)), settings)
-        return rounded.reshape((count, depth))
+        rounded = _rounded_floats(x.reshape((count, k // size, size)), settings)
+        return rounded.reshape((count, k))
     if settings.type in _FLOATS:
         return _rounded_floats(x, settings)
     scale, zero_point = _integer_parameters(x, settings)
@@ -68,7 +68,7 @@ def quantize_activations(
     planes = {"d": scale, "qs": storage.astype(np.int8)}
     if zero_point is not None:
         planes["m"] = zero_point.astype(np.int8)
-    return TensorScaledLayout((count, depth), planes)
+    return TensorScaledLayout((count, k), planes)
 
 
 def _axes(settings: ActivationQuantization, x: AnyArray) -> tuple[int, ...]:

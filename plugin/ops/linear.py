@@ -73,8 +73,8 @@ def _of_rows(numbers: AnyArray) -> AnyArray:
 
 @linear.implementation("affine", _takes_affine)
 def _affine(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
-    depth = w.shape[1]
-    dtype = accumulator(x, w, depth)
+    k = w.shape[1]
+    dtype = accumulator(x, w, k)
     qx, qw = x.planes["qs"], w.planes["qs"]
     axis = len(x.shape) - 1
     acc = contract(qx, qw, ((axis,), (1,)), dtype=dtype)
@@ -87,7 +87,7 @@ def _affine(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
         accumulators = qx.astype(dtype).sum(axis=axis, dtype=dtype, keepdims=True)
         acc = acc - accumulators * mw
     if mx is not None and mw is not None:
-        acc = acc + mx * mw * dtype.type(depth)
+        acc = acc + mx * mw * dtype.type(k)
     scales = _of_rows(scales_along(x, rows)) * scales_along(w, 0)
     return _with_bias(acc.astype(np.float32) * scales, bias)
 
@@ -124,9 +124,9 @@ def _takes_blocks(x: Operand, w: Operand, bias: Operand = None) -> bool:
 def _blocks(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
     if not all(map(is_known, (x, *w.planes.values()))):
         return _dequantized(x, w, bias)  # a program's passes find the blocks
-    count, depth = w.shape
+    count, k = w.shape
     form = w.block_form()
-    blocks = depth // w.row_block
+    blocks = k // w.row_block
     rows = real(x).reshape((-1, blocks, w.row_block))
     stored = form.storage.reshape((count, blocks, w.row_block)).astype(np.float32)
     # [blocks, rows, N]
@@ -189,10 +189,10 @@ def _matrices(x: Operand, w: QuantizedLayout, choices: Operand) -> AnyArray:
 
 def _gathered(x: Operand, order: AnyArray) -> AnyArray:
     """Return the elements of ``x [B, M, K]`` in an order ``[B, K]`` of the last axis."""
-    batch, rows, depth = _shape(x)
-    columns = real(x).transpose((0, 2, 1)).reshape((batch * depth, rows))
+    batch, rows, k = _shape(x)
+    columns = real(x).transpose((0, 2, 1)).reshape((batch * k, rows))
     gathered = take(columns, flat_columns(order))
-    return gathered.reshape((batch, depth, rows)).transpose((0, 2, 1))
+    return gathered.reshape((batch, k, rows)).transpose((0, 2, 1))
 
 
 @chosen_linear.implementation("dequantized", _are_choices)

@@ -62,9 +62,9 @@ class Grid:
         zeros = self.zero_points.astype(dtype) if self.kind == "zero points" else None
         return integers.astype(dtype), self.scales.astype(np.float16), zeros
 
-    def columns(self, depth: int) -> tuple[Array, Array]:
-        """Return the scale and the offset of each element, ``[N, K]`` each, for ``K = depth``."""
-        size = depth // self.scales.shape[1]
+    def columns(self, k: int) -> tuple[Array, Array]:
+        """Return the scale and the offset of each element, ``[N, K]`` each, for K."""
+        size = k // self.scales.shape[1]
         return np.repeat(self.scales, size, axis=1), np.repeat(self.offsets, size, axis=1)
 
     def __getitem__(self, rows: slice) -> Grid:
@@ -138,19 +138,19 @@ def search_scales(
         power: the power of the magnitudes of errors whose sum is least.
         scale_type: float16 or float32, to which the scales are rounded.
     """
-    rows, depth = weight.shape
-    step = max(_CHUNK_ELEMENTS // depth, 1)
+    rows, k = weight.shape
+    step = max(_CHUNK_ELEMENTS // k, 1)
     weights = None
     if importance is not None:
         weights = np.tile(importance.reshape((-1, block_size)).T, min(step, rows))
-    scales, offsets = (np.empty((rows, depth // block_size), np.float32) for _ in range(2))
+    scales, offsets = (np.empty((rows, k // block_size), np.float32) for _ in range(2))
     for start in range(0, rows, step):
         # The blocks are the columns of a matrix, so that NumPy's inner loops are long.
         blocks = np.ascontiguousarray(weight[start : start + step].reshape((-1, block_size)).T)
         few = None if weights is None else weights[:, : blocks.shape[1]]
         parameters = _search(blocks, storage, kind, few, clippings, power, scale_type)
         for result, each in zip((scales, offsets), parameters, strict=True):
-            result[start : start + step] = each.reshape((-1, depth // block_size))
+            result[start : start + step] = each.reshape((-1, k // block_size))
     return scales, offsets
 
 

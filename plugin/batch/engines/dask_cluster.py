@@ -12,7 +12,7 @@ the results.
 * **Lost scheduler.** The run ends with an error; finished tasks stay finished.
 * **Window.** The scheduler keeps submitted data in memory, and all tasks of a dead worker count as
   suspect. So at most twice as many tasks as the workers' threads are submitted, and at most
-  `LARGEST_WINDOW` bytes.
+  `MAX_WINDOW_BYTES` bytes.
 * **Large blobs** are tasks of their own (``bytes`` of the bytes): the scheduler has one copy for
   all tasks that share the blob, and can send it again after a worker died. Scattered data would be
   lost.
@@ -48,7 +48,7 @@ from .dask_workers import (
     Snapshot,
     offers,
 )
-from .tasks import HOST_CPU, LARGEST_WINDOW, Answer, Done, OnStep, Task, done_from
+from .tasks import HOST_CPU, MAX_WINDOW_BYTES, Answer, Done, OnStep, Task, done_from
 
 _MAX_RESUBMISSIONS = 3
 """Times that a task is submitted again after Dask cancelled it; then it fails."""
@@ -173,7 +173,7 @@ class _Run:
                     self.on_step(known, message["step"])
 
     def _is_window_open(self) -> bool:
-        return len(self.pending) < max(2 * self.workers.threads, 2) and self.size < LARGEST_WINDOW
+        return len(self.pending) < max(2 * self.workers.threads, 2) and self.size < MAX_WINDOW_BYTES
 
     def _submit(self, task: Task, cancelled: int = 0) -> Iterator[Done]:
         """Submit a task; yield its `Done` if no worker offers its resources."""

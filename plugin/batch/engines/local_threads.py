@@ -10,7 +10,7 @@ from ...errors import EnvironmentProblem, UsageError
 from ...isolation.cancellation import CancellableWork
 from ...isolation.client import extra_children
 from ...isolation.limits import available_cores
-from .tasks import LARGEST_WINDOW, Answer, Done, OnStep, Task, cores_of_each, done_from, perform
+from .tasks import MAX_WINDOW_BYTES, Answer, Done, OnStep, Task, cores_of_each, done_from, perform
 
 
 def run_tasks(
@@ -69,7 +69,7 @@ def run_locally(
         if len(running) < jobs:
             return True
         size = sum(len(blob) for task, _ in running.values() for blob in task.blobs)
-        return len(running) < 2 * jobs and size < LARGEST_WINDOW
+        return len(running) < 2 * jobs and size < MAX_WINDOW_BYTES
 
     def fill() -> None:
         while is_window_open() and (task := next(tasks, None)) is not None:

@@ -24,8 +24,8 @@ from ...isolation.limits import available_cores
 HOST_CPU = "host-cpu"
 """The need of a task whose result depends on the CPU: the worker's must equal the client's."""
 
-LARGEST_WINDOW = 1 << 30
-"""The greatest number of bytes of the blobs of prefetched tasks, 1 GiB."""
+MAX_WINDOW_BYTES = 1 << 30
+"""Bytes of the blobs of prefetched tasks, at most: 1 GiB."""
 
 _ON_CPU = ("llvm-cpu", "interpreter", "local-task", "local-sync")
 

@@ -42,25 +42,25 @@ def packed_layer(
         scales: ``[N, G]``, a floating-point type.
         zero_points: integers like `scales`, or None.
     """
-    rows, depth = integers.shape
+    rows, k = integers.shape
     half = 0 if zero_points is not None else 1 << (bits - 1)
     unsigned = (integers.astype(np.int16) + half).astype(np.uint8)
     packed = {
         "weight_packed": pack_words(unsigned, bits),
         "weight_scale": scales,
-        "weight_shape": np.array([rows, depth], np.int64),
+        "weight_shape": np.array([rows, k], np.int64),
     }
     if zero_points is not None:
         columns = np.ascontiguousarray(zero_points.astype(np.uint8).T)
         packed["weight_zero_point"] = np.ascontiguousarray(pack_words(columns, bits).T)
     storage = StorageType(bits, zero_points is None)
     stored = integers.astype(storage.dtype)
-    block = [1, depth // scales.shape[1]]
+    block = [1, k // scales.shape[1]]
 
     def make_layout() -> BlockAffineLayout:
         return BlockAffineLayout.of(stored, scales, zero_points, block, storage)
 
-    return PackedTensor(name, (rows, depth), f"compressed int{bits}", packed, make_layout)
+    return PackedTensor(name, (rows, k), f"compressed int{bits}", packed, make_layout)
 
 
 def int8_layer(

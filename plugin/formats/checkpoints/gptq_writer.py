@@ -80,10 +80,10 @@ def _integers_of(tensor: PackedTensor, bits: int) -> tuple[Array, Array, Array]:
     """Return unsigned integers ``[K, N]``, scales ``[G, N]``, and zero points ``[G, N]``."""
     layout = tensor.unpack()
     assert isinstance(layout, BlockAffineLayout)  # `packed_layer`
-    rows, depth = tensor.shape
-    if rows * bits % 32 or depth * bits % 32:
+    rows, k = tensor.shape
+    if rows * bits % 32 or k * bits % 32:
         raise UsageError(
-            f"tensor '{tensor.name}' has {depth} inputs and {rows} outputs, expected multiples of "
+            f"tensor '{tensor.name}' has {k} inputs and {rows} outputs, expected multiples of "
             f"{32 // bits}, which a word of GPTQ's format holds; write another format"
         )
     zeros = layout.planes.get("z")
@@ -97,11 +97,11 @@ def _integers_of(tensor: PackedTensor, bits: int) -> tuple[Array, Array, Array]:
 def _arrays(
     integers: Array, scales: Array, zero_points: Array, bits: int, less: int
 ) -> dict[str, Array]:
-    depth, groups = len(integers), len(scales)
+    k, groups = len(integers), len(scales)
     stored = zero_points - np.uint8(less)
     return {
         "qweight": np.ascontiguousarray(pack_words(np.ascontiguousarray(integers.T), bits).T),
         "qzeros": pack_words(np.ascontiguousarray(stored), bits),
         "scales": np.ascontiguousarray(scales),
-        "g_idx": (np.arange(depth) // (depth // groups)).astype(np.int32),
+        "g_idx": (np.arange(k) // (k // groups)).astype(np.int32),
     }

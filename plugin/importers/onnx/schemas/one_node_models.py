@@ -20,8 +20,8 @@ from ..call import Call, Operand
 from ..reading.model import Subgraph, Tensor
 from ..reading.reader import read_onnx
 
-_LARGEST_CONSTANT = 64
-"""The number of elements up to which a constant operand is written into a model: shapes, axes."""
+_MAX_CONSTANT_ELEMENTS = 64
+"""Elements of a constant operand that is written into a model (shapes, axes), at most."""
 
 
 def _one_node(call: Call, operands: Sequence[Operand | None]) -> tuple[Any, list[Operand]]:
@@ -52,7 +52,7 @@ def _one_node(call: Call, operands: Sequence[Operand | None]) -> tuple[Any, list
             continue
         if id(operand) not in names:
             own = names[id(operand)] = f"input.{len(names)}"
-            if operand.is_constant and operand.value.size <= _LARGEST_CONSTANT:
+            if operand.is_constant and operand.value.size <= _MAX_CONSTANT_ELEMENTS:
                 constants.append(numpy_helper.from_array(np.asarray(operand.value), own))
             else:
                 number = TensorProto.DataType.Value(operand.type)

@@ -33,7 +33,7 @@ __all__: list[str] = []
 _F16_OVERFLOW = 65520.0
 """The least f32 that rounds to infinity in f16."""
 _HALVES = (ExpressedType.F16, ExpressedType.BF16)
-_LARGEST_ANGLE = 1000.0
+_MAX_RADIANS = 1000.0
 """Radians below which a device's sine is accurate, without a reduction of whole turns."""
 _PI = Fraction(
     "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534"
@@ -165,7 +165,7 @@ def _angle(operand: Operand, real: ArrayLike) -> ArrayLike:
     """
     parameters = operand.parameters
     largest = operand.bound * float(parameters.scales.max(initial=0))
-    if largest < _LARGEST_ANGLE or parameters.granularity != "per-tensor":
+    if largest < _MAX_RADIANS or parameters.granularity != "per-tensor":
         return real
     step = round(Fraction(float(parameters.scales)) / (2 * _PI) * (1 << 64)) % (1 << 64)
     step -= (1 << 64) if step >> 63 else 0
