@@ -147,7 +147,7 @@ OPERATIONS: dict[str, tuple[Function, list[np.ndarray], np.ndarray]] = {
         [BOX], BOX.max(1),
     ),
     "iota": (lambda x: stablehlo.iota(x.type, 1), [BOX], BOX * 0 + np.arange(3)[:, None]),
-    "extents": (stablehlo.extents, [BOX], np.array([2, 3, 4])),
+    "dimension sizes": (stablehlo.dim_sizes, [BOX], np.array([2, 3, 4])),
     "broadcast": (
         lambda x: stablehlo.broadcast(x, tensor_type([4, 2], x.type.element_type), [1]),
         [np.array([3, 5], np.int32)], np.array([[3, 5]] * 4),

@@ -21,7 +21,7 @@ from ..numerics.array_functions import convert
 from ..numerics.element_types import I32, I64, Array
 from ..numerics.parameters import QuantizationParameters, StorageType
 from . import linalg
-from .operation import dense, dynamic_extents, integers, producer_named, value, with_element
+from .operation import dense, dynamic_dims, integers, producer_named, value, with_element
 from .values import ArrayLike
 
 _SCASTS = ("quant.scast", "subquant.scast")
@@ -137,7 +137,7 @@ def requantize(
     if zero_points_after_rounding and target.zero_points.any():
         attributes[ZERO_POINTS_AFTER_ROUNDING] = ir.UnitAttr.get()
     values = [convert(term.value, word).value for term in terms]
-    shape = min((v.type for v in values), key=dynamic_extents)  # one type for all
+    shape = min((v.type for v in values), key=dynamic_dims)  # one type for all
     operands = [linalg.cast(v, shape) for v in values]
     result = with_element(operands[0].type, storage_mlir_type(target.storage))
     return value(REQUANTIZE[len(terms) - 1], operands, result, attributes)

@@ -15,7 +15,7 @@ from ..numerics.casts import Cast, Division
 from ..numerics.element_types import I8, ElementType
 from ..numerics.parameters import ExpressedType, StorageType
 from . import linalg
-from .linalg import Extent
+from .linalg import DimSize
 from .operation import mlir_type
 from .values import Scalars, scalar
 
@@ -24,7 +24,7 @@ _INT8 = StorageType(8, True, -127, 127)
 
 def rounded(
     tensor: Value,
-    extents: Sequence[Extent],
+    shape: Sequence[DimSize],
     reduced: Sequence[bool],
     total: ElementType,
     division: Division,
@@ -32,18 +32,18 @@ def rounded(
     """Quantize a tensor of floats to int8 with dynamic scales.
 
     Args:
-        extents: the sizes of its axes: ints, or values of type ``index``.
+        shape: its sizes.
         reduced: True for each axis along which one scale is shared.
         total: the type of the arithmetic, f32 or f64.
 
     Returns:
         The integers, and the scales, which have the axes that are not reduced.
     """
-    rank, wide = len(extents), mlir_type(total)
+    rank, wide = len(shape), mlir_type(total)
     axes = [axis for axis in range(rank) if not reduced[axis]]
     scale_map = ir.AffineMap.get(rank, 0, [ir.AffineExpr.get_dim(axis) for axis in axes])
     every, own = linalg.identity_map(rank), linalg.identity_map(len(axes))
-    of_scales = [extents[axis] for axis in axes]
+    of_scales = [shape[axis] for axis in axes]
 
     def greater(x: Value, so_far: Value) -> Value:
         return np.maximum(scalar(so_far), abs(scalar(x).convert(total))).value
@@ -68,7 +68,7 @@ def rounded(
 
     integers = linalg.generic(
         [tensor, scales],
-        linalg.empty(extents, mlir_type(I8)),
+        linalg.empty(shape, mlir_type(I8)),
         [every, scale_map, every],
         quantize,
     )

@@ -36,7 +36,7 @@ class AxisGather:
             return None
         if not table.has_static_shape or not result.has_static_shape:
             return None
-        whole = [1 if n == axes[0] else int(extent) for n, extent in enumerate(table.shape)]
+        whole = [1 if n == axes[0] else int(size) for n, size in enumerate(table.shape)]
         if sizes != whole:
             return None
         return cls(
@@ -66,7 +66,7 @@ class AxisGather:
 
     def take(self, table: Value) -> Value:
         """Take slices of a tensor with as many along the axis."""
-        sizes = [1 if n == self.axis else int(extent) for n, extent in enumerate(table.type.shape)]
+        sizes = [1 if n == self.axis else int(size) for n, size in enumerate(table.type.shape)]
         result = with_shape(table.type, self.spread(sizes, self.shape))
         return emit_stablehlo.gather(
             table,

@@ -25,7 +25,7 @@ from ..core._mlir import Operation, Value, ir
 from ..numerics.array_pieces import ArrayPieces
 from ..numerics.element_types import AnyArray, ElementType
 from .constant_values import is_constant, materialize, to_storage
-from .linalg import Extent, constant_index
+from .linalg import DimSize, constant_index
 from .operation import (
     attributes_of,
     constants_of,
@@ -99,7 +99,7 @@ class Kernel:
     name: str
     bindings: Sequence[Binding]
     workgroups: int
-    body: Callable[[Sequence[Value], Value, Extent], None]
+    body: Callable[[Sequence[Value], Value, DimSize], None]
     m: int | None
     threads: int | None = None
     mr: int = 1
@@ -272,7 +272,7 @@ class KernelTable:
         kernel: Kernel,
         operands: Sequence[Value],
         results: Sequence[ir.Type],
-        rows: Extent,
+        rows: DimSize,
     ) -> list[Value]:
         """Emit a call of a kernel.
 

@@ -12,12 +12,15 @@ from . import operation
 from .operation import create, index_type, integer, integers, is_dynamic, tensor_type, value
 
 BARRIER = "util.optimization_barrier"
+"""IREE's operation that keeps operations around it apart in optimizations."""
 APART = "iree_tensor_ext.compute_barrier.start"
+"""IREE's operation that keeps operations around it in separate dispatches."""
 TIE_SHAPE = "flow.tensor.tie_shape"
+"""IREE's operation that gives a tensor its dynamic sizes."""
 IN_PLACE = "subquant.in_place"
-"""An attribute of a loop."""
+"""The attribute of an ``scf.for`` that carries buffers (`iree_workarounds.buffer_iter_args`)."""
 Iterator = Literal["parallel", "reduction"]
-Extent: TypeAlias = int | Value
+DimSize: TypeAlias = int | Value
 """Size of an axis: a number, or a value of type ``index``."""
 
 
@@ -39,8 +42,8 @@ def constant(attribute: ir.Attribute) -> Value:
     return value("arith.constant", [], attribute.type, {"value": attribute})
 
 
-def dim(tensor: Value, axis: Extent) -> Value:
-    """The extent of an axis (a number, or a value of type ``index``), as an ``index``.
+def dim(tensor: Value, axis: DimSize) -> Value:
+    """The size of an axis (a number, or a value of type ``index``), as an ``index``.
 
     IREE 3.13 refuses to ask it of unsigned integers: it is asked of their bits.
     """
@@ -52,7 +55,7 @@ def dim(tensor: Value, axis: Extent) -> Value:
     return value("tensor.dim", [tensor, number], index_type())
 
 
-def sizes(tensor: Value) -> list[Extent]:
+def sizes(tensor: Value) -> list[DimSize]:
     """The sizes of a tensor's axes: an int if static, else an index."""
     return [
         dim(tensor, axis) if tensor.type.is_dynamic_dim(axis) else int(size)
@@ -66,9 +69,9 @@ def _is_unsigned(tensor: Value) -> bool:
     return isinstance(element, ir.IntegerType) and bool(element.is_unsigned)
 
 
-def block_count(extent: Value, size: int) -> Value:
+def block_count(axis_size: Value, size: int) -> Value:
     """Return the number of blocks of an axis; the last block may be shorter."""
-    return value("arith.ceildivsi", [extent, constant_index(size)], index_type())
+    return value("arith.ceildivsi", [axis_size, constant_index(size)], index_type())
 
 
 def block_of(position: Value, size: int) -> Value:
@@ -87,21 +90,21 @@ def check(condition: Value, message: str) -> None:
 
 
 def cast(tensor: Value, type_: ir.Type) -> Value:
-    """A tensor as a compatible type, that has more or less static extents."""
+    """A tensor as a compatible type, that has more or fewer static sizes."""
     return tensor if tensor.type == type_ else value("tensor.cast", [tensor], type_)
 
 
 def empty(
-    extents: Sequence[Extent], element: ir.Type, encoding: ir.Attribute | None = None
+    shape: Sequence[DimSize], element: ir.Type, encoding: ir.Attribute | None = None
 ) -> Value:
     """A tensor to write to."""
-    sizes = [extent for extent in extents if not isinstance(extent, int)]
-    return value("tensor.empty", sizes, tensor_type(_static(extents), element, encoding))
+    dynamic = [size for size in shape if not isinstance(size, int)]
+    return value("tensor.empty", dynamic, tensor_type(_static(shape), element, encoding))
 
 
-def filled(extents: Sequence[Extent], scalar: Value) -> Value:
-    """A tensor of equal elements; extents as for `empty`."""
-    return fill(scalar, empty(extents, scalar.type))
+def filled(shape: Sequence[DimSize], scalar: Value) -> Value:
+    """A tensor of equal elements."""
+    return fill(scalar, empty(shape, scalar.type))
 
 
 def fill(scalar: Value, output: Value) -> Value:
@@ -133,7 +136,7 @@ def with_barrier(tensor: Value) -> Value:
     """Return a tensor behind IREE's optimization barrier, with its dynamic sizes tied again."""
     name = "stablehlo.optimization_barrier" if _is_unsigned(tensor) else BARRIER
     barrier = value(name, [tensor], tensor.type)
-    dynamic = [axis for axis, extent in enumerate(tensor.type.shape) if is_dynamic(int(extent))]
+    dynamic = [axis for axis, size in enumerate(tensor.type.shape) if is_dynamic(int(size))]
     if not dynamic:
         return barrier
     return value(TIE_SHAPE, [barrier, *(dim(tensor, axis) for axis in dynamic)], tensor.type)
@@ -183,23 +186,23 @@ def extract(tensor: Value, indices: Sequence[Value]) -> Value:
     return value("tensor.extract", [tensor, *indices], tensor.type.element_type)
 
 
-def expand(tensor: Value, groups: Sequence[Sequence[int]], extents: Sequence[Extent]) -> Value:
-    """Split axes of a tensor into axes of the result, whose extents are ints or indices.
+def expand(tensor: Value, groups: Sequence[Sequence[int]], shape: Sequence[DimSize]) -> Value:
+    """Split axes of a tensor into the axes of `shape`.
 
     `groups` has for each axis of the tensor the axes of the result that it becomes, in order.
     """
-    if len(groups) == len(extents):
+    if len(groups) == len(shape):
         return tensor
-    shape = _static(extents)
-    sizes = [extent for extent in extents if not isinstance(extent, int)]
+    static = _static(shape)
+    dynamic = [size for size in shape if not isinstance(size, int)]
     attributes = {
         "reassociation": _reassociation(groups),
         "static_output_shape": integers(
-            [ir.ShapedType.get_dynamic_size() if n is None else n for n in shape]
+            [ir.ShapedType.get_dynamic_size() if n is None else n for n in static]
         ),
     }
-    type_ = tensor_type(shape, tensor.type.element_type)
-    return value("tensor.expand_shape", [tensor, *sizes], type_, attributes)
+    type_ = tensor_type(static, tensor.type.element_type)
+    return value("tensor.expand_shape", [tensor, *dynamic], type_, attributes)
 
 
 def collapse(
@@ -225,8 +228,9 @@ def collapse(
     return value("tensor.collapse_shape", [tensor], type_, attributes)
 
 
-def _static(extents: Sequence[Extent]) -> list[int | None]:
-    return [extent if isinstance(extent, int) else None for extent in extents]
+def _static(shape: Sequence[DimSize]) -> list[int | None]:
+    """The shape of a type: None for dynamic sizes."""
+    return [size if isinstance(size, int) else None for size in shape]
 
 
 def _reassociation(groups: Sequence[Sequence[int]]) -> ir.ArrayAttr:
@@ -320,14 +324,14 @@ def take_slice(tensor: Value, position: Value, type_: ir.Type) -> Value:
     return value("tensor.extract_slice", [tensor, position], type_, attributes)
 
 
-def take_first(flat: Value, count: Value, shape: Sequence[Extent]) -> Value:
+def take_first(flat: Value, count: Value, shape: Sequence[DimSize]) -> Value:
     """The first elements of a tensor of one axis, in another shape, as a copy of memory.
 
-    IREE's own operations: it makes a dispatch of a ``tensor.extract_slice`` of dynamic extent,
+    IREE's own operations: it makes a dispatch of a ``tensor.extract_slice`` of dynamic size,
     which Vulkan does not run without elements (IREE 3.13).
 
     Args:
-        flat: of static extent.
+        flat: of static size.
         count: the number of elements, a value of type ``index``.
         shape: of the result: ints, or values of type ``index``; as many elements.
     """
@@ -338,7 +342,7 @@ def take_first(flat: Value, count: Value, shape: Sequence[Extent]) -> Value:
         tensor_type([None], element),
         {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0, 1, 1, 1])},
     )
-    sizes = [extent for extent in shape if not isinstance(extent, int)]
+    sizes = [size for size in shape if not isinstance(size, int)]
     return value(
         "flow.tensor.reshape",
         [elements, count, *sizes],

@@ -288,7 +288,7 @@ def recorded() -> contextlib.AbstractContextManager[list[Operation]]:
 # -- types ----------------------------------------------------------------------------------------
 
 INDEX = ElementType("index", "int", 64, np.dtype(np.int64))
-"""Extents and positions, which MLIR keeps apart from the integers of any width."""
+"""Sizes and positions, which MLIR keeps apart from the integers of any width."""
 
 _FLOAT_TYPES = {"f16": ir.F16Type, "bf16": ir.BF16Type, "f32": ir.F32Type, "f64": ir.F64Type}
 
@@ -324,10 +324,10 @@ def index_type() -> ir.Type:
 def tensor_type(
     shape: Sequence[int | None], element: ir.Type, encoding: ir.Attribute | None = None
 ) -> ir.RankedTensorType:
-    """A ranked tensor type; an extent of None is dynamic."""
+    """A ranked tensor type; a size of None is dynamic."""
     dynamic = ir.ShapedType.get_dynamic_size()
-    extents = [dynamic if extent is None else int(extent) for extent in shape]
-    return ir.RankedTensorType.get(extents, element, encoding)
+    sizes = [dynamic if size is None else int(size) for size in shape]
+    return ir.RankedTensorType.get(sizes, element, encoding)
 
 
 def with_element(type_: ir.Type, element: ir.Type) -> ir.Type:
@@ -340,11 +340,11 @@ def with_element(type_: ir.Type, element: ir.Type) -> ir.Type:
 
 
 def with_shape(type_: ir.Type, shape: Sequence[int | None]) -> ir.RankedTensorType:
-    """A ranked tensor type of another shape; an extent of None is dynamic."""
+    """A ranked tensor type of another shape; a size of None is dynamic."""
     return tensor_type(shape, type_.element_type, type_.encoding)
 
 
-def dynamic_extents(type_: ir.RankedTensorType) -> int:
+def dynamic_dims(type_: ir.RankedTensorType) -> int:
     """Return the number of dynamic sizes of a ranked tensor type."""
     return sum(type_.is_dynamic_dim(axis) for axis in range(len(type_.shape)))
 
@@ -360,12 +360,12 @@ def byte_size(type_: ir.ShapedType) -> int:
         bits = element.width
     else:
         bits = element_of(type_).bits
-    return math.prod(int(extent) for extent in type_.shape) * bits // 8
+    return math.prod(int(size) for size in type_.shape) * bits // 8
 
 
-def is_dynamic(extent: int) -> bool:
-    """True for an extent, as a type's shape has it, that is known at run time only."""
-    return extent < 0
+def is_dynamic(size: int) -> bool:
+    """True for a size, as a type's shape has it, that is known at run time only."""
+    return size < 0
 
 
 # -- attributes -----------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class ParameterStore:
             ) from None
         if not self.has(parameter):
             return array
-        shape = [int(extent) for extent in parameter.type.shape]
+        shape = [int(size) for size in parameter.type.shape]
         dtype = ElementType.of_mlir(str(parameter.type.element_type)).dtype
         expected = math.prod(shape) * dtype.itemsize
         if array.size != expected:

@@ -75,13 +75,13 @@ def clamp(low: Value, operand: Value, high: Value) -> Value:
 
 
 def dimension_size(operand: Value, axis: int) -> Value:
-    """The extent of an axis, an i32 without axes."""
+    """The size of an axis, an i32 without axes."""
     scalar = tensor_type([], ir.IntegerType.get_signless(32))
     dimension = {"dimension": integer(axis)}
     return value("stablehlo.get_dimension_size", [operand], scalar, dimension)
 
 
-def extents(operand: Value) -> Value:
+def dim_sizes(operand: Value) -> Value:
     """The shape of a ranked tensor as a tensor of i32, one entry for each axis."""
     i32 = ir.IntegerType.get_signless(32)
     rank = len(operand.type.shape)
@@ -96,7 +96,7 @@ def broadcast(
     """Broadcast a tensor.
 
     Args:
-        axes: where each of its dimensions is in the result. One of dynamic extent is not repeated.
+        axes: where each of its dimensions is in the result. One of dynamic size is not repeated.
         shape: the shape of the result as a tensor, where `type_` is dynamic.
     """
     if operand.type == type_ and list(axes) == list(range(type_.rank)):
@@ -147,7 +147,7 @@ def slice_(
 
 def slice_at(operand: Value, index: Value) -> Value:
     """Slice of one element along the first axis, at a signed scalar index, in range."""
-    sizes = [1, *(int(extent) for extent in operand.type.shape[1:])]
+    sizes = [1, *(int(size) for size in operand.type.shape[1:])]
     return take_part(operand, _starts(operand, index), sizes)
 
 
@@ -196,10 +196,8 @@ def pad(
     type_ = operand.type
     between = [0] * len(low) if interior is None else interior
     shape = [
-        extent if is_dynamic(extent) else max((extent - 1) * (step + 1) + 1, 0) + before + after
-        for extent, before, after, step in zip(
-            map(int, type_.shape), low, high, between, strict=True
-        )
+        size if is_dynamic(size) else max((size - 1) * (step + 1) + 1, 0) + before + after
+        for size, before, after, step in zip(map(int, type_.shape), low, high, between, strict=True)
     ]
     attributes = {
         "edge_padding_low": integers(low),
@@ -232,7 +230,7 @@ def gather(
     """Take slices at positions along one axis.
 
     Args:
-        sizes: the extents of a slice, 1 along `axis`.
+        sizes: the sizes of a slice, 1 along `axis`.
         offsets: where the other axes of a slice are in the result.
         axis: the axis that indices are of.
         index_axis: the axis of `indices` that holds components; its rank where it has none.
@@ -253,11 +251,11 @@ def gather(
 def take(operand: Value, indices: Value, axis: int = 0) -> Value:
     """Return ``np.take`` along an axis, for indices in range."""
     type_, positions = operand.type, indices.type
-    extents_ = [int(n) for n in type_.shape]
-    shape = [*extents_[:axis], *positions.shape, *extents_[axis + 1 :]]
+    operand_shape = [int(size) for size in type_.shape]
+    shape = [*operand_shape[:axis], *positions.shape, *operand_shape[axis + 1 :]]
     rank = len(positions.shape)
     result = tensor_type(shape, type_.element_type, positions.encoding if not axis else None)
-    sizes = [1 if other == axis else extent for other, extent in enumerate(extents_)]
+    sizes = [1 if other == axis else size for other, size in enumerate(operand_shape)]
     offsets = [*range(axis), *range(axis + rank, len(shape))]
     return gather(operand, indices, result, sizes, offsets=offsets, axis=axis, index_axis=rank)
 

@@ -162,11 +162,11 @@ MOVEMENT: dict[str, Callable[[Operation, Array], Array]] = {
 
 def broadcast_in_dim(op: Operation, array: Array) -> Array:
     """Return the result of ``broadcast_in_dim``: a view, which takes no memory."""
-    shape = [int(extent) for extent in op.results[0].type.shape]
+    shape = [int(size) for size in op.results[0].type.shape]
     axes = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
     order = sorted(range(len(axes)), key=axes.__getitem__)
-    extents = dict(zip(axes, array.shape, strict=True))
-    spread = array.transpose(order).reshape([extents.get(n, 1) for n in range(len(shape))])
+    sizes = dict(zip(axes, array.shape, strict=True))
+    spread = array.transpose(order).reshape([sizes.get(n, 1) for n in range(len(shape))])
     return np.broadcast_to(spread, shape)
 
 

@@ -27,8 +27,8 @@ class Tensors(Form):
     def __init__(self, like: Any) -> None:
         super().__init__()
         self.like = like
-        self.shape = [int(extent) for extent in like.type.shape]
-        self._extents: Any = None
+        self.shape = [int(size) for size in like.type.shape]
+        self._sizes: Any = None
 
     @property
     def rank(self) -> int:
@@ -37,7 +37,7 @@ class Tensors(Form):
 
     @property
     def is_static(self) -> bool:
-        """True if no extent is dynamic."""
+        """True if no size is dynamic."""
         return bool(self.like.type.has_static_shape)
 
     def type(self, element: ElementType | ir.Type) -> ir.RankedTensorType:
@@ -50,9 +50,9 @@ class Tensors(Form):
         type_ = self.type(value.type.element_type)
         if self.is_static or value.type == type_:
             return stablehlo.broadcast(value, type_, axes)
-        if self._extents is None:
-            self._extents = stablehlo.extents(self.like)
-        return stablehlo.broadcast(value, type_, axes, self._extents)
+        if self._sizes is None:
+            self._sizes = stablehlo.dim_sizes(self.like)
+        return stablehlo.broadcast(value, type_, axes, self._sizes)
 
     def look_up(
         self, table: npt.NDArray[Any], index: TracedValue, element: ElementType
@@ -138,8 +138,8 @@ class Tensors(Form):
         return constant if self.is_static else self.broadcast(constant)
 
     def _grid(self, numbers: npt.NDArray[Any], element: ElementType) -> Any:
-        """An array with one dimension for each axis: 1, or the extent where numbers differ."""
-        axes = [axis for axis, extent in enumerate(numbers.shape) if extent != 1]
+        """An array with one dimension for each axis: 1, or the size where numbers differ."""
+        axes = [axis for axis, size in enumerate(numbers.shape) if size != 1]
         vector = numbers.reshape([numbers.shape[axis] for axis in axes])
         return self.broadcast(stablehlo.constant(vector, mlir_type(element)), axes)
 

@@ -51,7 +51,7 @@ def create_rescale(
     return value("tosa.rescale", operands, result_type, attributes)
 
 
-# -- shapes: the extent of an axis that is dynamic stays as it is ---------------------------------
+# -- shapes: the size of an axis that is dynamic stays as it is -----------------------------------
 
 
 def pad(tensor: Value, ends: Sequence[tuple[int, int]], fill: Value) -> Value:
@@ -59,15 +59,15 @@ def pad(tensor: Value, ends: Sequence[tuple[int, int]], fill: Value) -> Value:
     if not any(map(any, ends)):
         return tensor
     shape = [
-        extent if is_dynamic(extent) else extent + before + after
-        for extent, (before, after) in zip(map(int, tensor.type.shape), ends, strict=True)
+        size if is_dynamic(size) else size + before + after
+        for size, (before, after) in zip(map(int, tensor.type.shape), ends, strict=True)
     ]
     padding = _shape([number for pair in ends for number in pair])
     return value("tosa.pad", [tensor, padding, fill], with_shape(tensor.type, shape))
 
 
 def reshape(tensor: Value, shape: Sequence[int]) -> Value:
-    """Give a tensor another shape, of which one extent may be dynamic."""
+    """Give a tensor another shape, of which one size may be dynamic."""
     return value("tosa.reshape", [tensor, _shape(shape)], with_shape(tensor.type, shape))
 
 
@@ -99,10 +99,10 @@ def transpose(tensor: Value, order: Sequence[int]) -> Value:
 
 
 def _shape(numbers: Sequence[int]) -> Value:
-    """A constant shape; -1 for an extent that is dynamic."""
-    extents = [-1 if is_dynamic(number) else number for number in numbers]
-    attribute = ir.Attribute.parse(f"dense<{extents}> : tensor<{len(extents)}xindex>")
-    type_ = ir.Type.parse(f"!tosa.shape<{len(extents)}>")
+    """A constant shape; -1 for a size that is dynamic."""
+    sizes = [-1 if is_dynamic(number) else number for number in numbers]
+    attribute = ir.Attribute.parse(f"dense<{sizes}> : tensor<{len(sizes)}xindex>")
+    type_ = ir.Type.parse(f"!tosa.shape<{len(sizes)}>")
     return value("tosa.const_shape", [], type_, {"values": attribute})
 
 

@@ -73,7 +73,7 @@ class TracedArray(SymbolicArray, TracedValue):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of the axes."""
+        """The sizes of the axes."""
         return tuple(self.form.shape)
 
     def _with(self, value: Value) -> TracedArray:
@@ -83,7 +83,7 @@ class TracedArray(SymbolicArray, TracedValue):
     # -- shapes -----------------------------------------------------------------------------------
 
     def reshape(self, *shape: int | Sequence[int]) -> TracedArray:
-        """Another shape of as many elements; one extent may be -1."""
+        """Another shape of as many elements; one size may be -1."""
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         new = np.broadcast_to(np.empty(()), self.shape).reshape(tuple(sizes)).shape
         return self if new == self.shape else self._with(stablehlo.reshape(self.value, new))
@@ -101,7 +101,7 @@ class TracedArray(SymbolicArray, TracedValue):
             return self
         np.broadcast_to(np.broadcast_to(np.empty(()), self.shape), tuple(shape))  # or it raises
         offset = len(shape) - self.ndim
-        wide = [axis for axis, extent in enumerate(self.shape) if extent != 1]
+        wide = [axis for axis, size in enumerate(self.shape) if size != 1]
         squeezed = self.reshape([self.shape[axis] for axis in wide])
         type_ = tensor_type(shape, mlir_type(self.element))
         axes = [axis + offset for axis in wide]
@@ -232,15 +232,15 @@ def _aligned(value: AnyArray, dtype: DType, shape: tuple[int, ...]) -> AnyArray:
     return array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
 
 
-def _bounds(key: Index | tuple[Index, ...], extent: int) -> tuple[int, int, int]:
+def _bounds(key: Index | tuple[Index, ...], size: int) -> tuple[int, int, int]:
     """First, limit and step of an index into an axis."""
     if isinstance(key, slice):
-        start, stop, step = key.indices(extent)
+        start, stop, step = key.indices(size)
         if step < 1:
             raise UnsupportedError("slices with negative steps cannot be traced")
         return start, max(start, stop), step
     if isinstance(key, (int, np.integer)):
-        first = int(key) % extent
+        first = int(key) % size
         return first, first + 1, 1
     raise UnsupportedError(f"an index of type {type(key).__name__} cannot be traced")
 

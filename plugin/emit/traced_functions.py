@@ -48,11 +48,11 @@ def _stack(arrays: Sequence[AnyArray], axis: int = 0) -> TracedArray:
 
 def _repeat(array: TracedArray, repeats: int, axis: int) -> TracedArray:
     axis = checked_axis(axis, array.ndim)
-    before, extent, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
-    spread = array.reshape([*before, extent, 1, *after]).broadcast_to(
-        (*before, extent, int(repeats), *after)
+    before, size, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
+    spread = array.reshape([*before, size, 1, *after]).broadcast_to(
+        (*before, size, int(repeats), *after)
     )
-    return spread.reshape([*before, extent * int(repeats), *after])
+    return spread.reshape([*before, size * int(repeats), *after])
 
 
 def _take(table: AnyArray, indices: AnyArray, axis: int | None = None) -> TracedArray:
@@ -149,10 +149,10 @@ def _convolve(
         axis: (x_shape[axis] - (y_shape[axis] - 1) * d - 1) // s + 1
         for axis, d, s in zip(spatial, dilations, strides, strict=True)
     }
-    extents = [sizes[axis] for axis in layout[0]]
-    if min(extents) < 0:
-        raise UsageError(f"has a convolution whose result would have the shape {extents}")
-    type_ = tensor_type(extents, mlir_type(target))
+    shape = [sizes[axis] for axis in layout[0]]
+    if min(shape) < 0:
+        raise UsageError(f"has a convolution whose result would have the shape {shape}")
+    type_ = tensor_type(shape, mlir_type(target))
     window = {"window_strides": integers(strides), "rhs_dilation": integers(dilations)}
     sides = [f"[{', '.join(names)}]" for names in layout]
     numbers = f"{sides[0]}x{sides[1]}->{sides[0]}"

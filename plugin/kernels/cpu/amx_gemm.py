@@ -38,7 +38,7 @@ from ...emit.amx import (
     request_permission,
 )
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.vectors import (
     Vectors,
     bitcast,
@@ -79,7 +79,7 @@ class AmxGemm(AmxPlan):
         macs = geometry.output_pixels * tiles.k * tiles.n
         return Kernel("amx_gemm", bindings, self.workgroups, self._body, 0, macs=macs)
 
-    def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
+    def _body(self, memories: Sequence[Value], number: Value, _: DimSize) -> None:
         has_amx = request_permission()
         configuration = self._configuration()
         when(has_amx, configuration.load)

@@ -16,7 +16,7 @@ from ...emit.amx import (
     TileConfiguration,
     request_permission,
 )
-from ...emit.linalg import Extent, constant_index
+from ...emit.linalg import DimSize, constant_index
 from ...emit.vectors import (
     MAX_SCRATCH_BYTES,
     Vectors,
@@ -112,7 +112,7 @@ class AmxWorkgroup:
     target: InstructionSet
     epilogue: FusedEpilogue | None
     operands: BlockwiseOperands
-    rows: Extent
+    rows: DimSize
     first_row: ArrayLike
     batches: int
 

@@ -36,7 +36,7 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, Scalars, linalg, scalar
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.operation import INDEX
 from ...emit.vectors import (
     Vectors,
@@ -84,7 +84,7 @@ class AttentionKernel(AttentionPlan):
         workgroups = self.kv_heads * groups
         return Kernel("attention", bindings, workgroups, self._body, self.queries)
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, queries: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, queries: DimSize) -> None:
         query, keys, values, position, result = memories
         kv_head = remainder(scalar(workgroup), self.kv_heads)
         count = scalar(linalg.constant_index(queries) if isinstance(queries, int) else queries)
@@ -159,7 +159,7 @@ class _Rows:
         """Emit the loops over blocks of keys, the initialization, and the division."""
         kernel = self.kernel
         queries = np.minimum(self.queries - self.first_query, kernel.queries_per_workgroup)
-        rows: Extent = kernel.rows_per_workgroup
+        rows: DimSize = kernel.rows_per_workgroup
         if kernel.queries is None or kernel.queries % kernel.queries_per_workgroup:
             rows = (queries * kernel.heads_per_kv_head).value
         first = self.position + self.first_query
@@ -178,7 +178,7 @@ class _Rows:
         loop(0, rows, 1, self._divide)
 
     def _in_row_tiles(
-        self, rows: Extent, size: int, body: Callable[[list[ArrayLike]], None]
+        self, rows: DimSize, size: int, body: Callable[[list[ArrayLike]], None]
     ) -> None:
         """Call a body with the rows of each register tile.
 
@@ -222,7 +222,7 @@ class _Rows:
 
     # -- scores -----------------------------------------------------------------------------------
 
-    def _write_scores(self, block: ArrayLike, count: ArrayLike, rows: Extent) -> None:
+    def _write_scores(self, block: ArrayLike, count: ArrayLike, rows: DimSize) -> None:
         """Write the scores of all rows and a block of keys; the last key may be repeated."""
         last = block + count - 1
         if self.memory.transposed_keys is not None:
@@ -290,7 +290,7 @@ class _Rows:
 
         loop(0, count.value, lanes, transpose)
 
-    def _write_transposed_scores(self, transposed: Value, count: ArrayLike, rows: Extent) -> None:
+    def _write_transposed_scores(self, transposed: Value, count: ArrayLike, rows: DimSize) -> None:
         """Write the scores of all rows and the transposed keys of a block."""
         kernel, lanes = self.kernel, self.kernel.lanes
         vectors = min(_SCORE_VECTORS, kernel.keys_per_block // lanes)
@@ -377,7 +377,7 @@ class _Rows:
 
     # -- values -----------------------------------------------------------------------------------
 
-    def _add_values(self, block: ArrayLike, count: ArrayLike, rows: Extent) -> None:
+    def _add_values(self, block: ArrayLike, count: ArrayLike, rows: DimSize) -> None:
         """Rescale the results of all rows, and add the weighted values of a block."""
         size, lanes = self.kernel.head_size, self.kernel.lanes
         rows_per_tile, vectors_per_tile = self.kernel.value_tile

@@ -32,7 +32,7 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent, constant_index
+from ...emit.linalg import DimSize, constant_index
 from ...emit.operation import index_type, value
 from ...emit.vectors import (
     Vectors,
@@ -169,7 +169,7 @@ class BlockwiseGemm:
             macs = cost * self.m * tiles.n * tiles.k
         return Kernel("blockwise_gemm", bindings, workgroups, self._body, self.m, macs=macs)
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, rows: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, rows: DimSize) -> None:
         arguments = list(memories)
         weight = WeightReader.take(self.weight, arguments)
         choices = None if self.matrices is None else arguments.pop(0)
@@ -211,7 +211,7 @@ class _Workgroup:
     gemm: BlockwiseGemm
     operands: BlockwiseOperands
     batch: Value
-    rows: Extent
+    rows: DimSize
     first: ArrayLike
     end: ArrayLike
     matrix: Value | None = None
@@ -278,7 +278,7 @@ class _Workgroup:
             self._multiply(rows - whole, constant_index(whole), [tiles], distance)
 
     @property
-    def _whole_rows(self) -> Extent:
+    def _whole_rows(self) -> DimSize:
         """The rows of whole groups of MR."""
         rows, mr = self.rows, self.gemm.mr
         if isinstance(rows, int):
@@ -365,7 +365,7 @@ class _PanelLoop:
         self._panel = UnpackedPanel(gemm.weight, layout, gemm.target)
         self._accumulators = scratch([_PANEL_ROWS, tiles * gemm.tiles.nr], F32)
 
-    def multiply(self, tiles: Sequence[TileNumber], rows: Extent) -> Extent:
+    def multiply(self, tiles: Sequence[TileNumber], rows: DimSize) -> DimSize:
         """Compute and store `rows` rows, a multiple of MR; return how many: all of them, or 0."""
         end = rows
         if not isinstance(rows, int):
@@ -375,7 +375,7 @@ class _PanelLoop:
         loop(0, end, _PANEL_ROWS, lambda first: self._multiply_rows(tiles, first, end))
         return end
 
-    def _multiply_rows(self, tiles: Sequence[TileNumber], first: Value, end: Extent) -> None:
+    def _multiply_rows(self, tiles: Sequence[TileNumber], first: Value, end: DimSize) -> None:
         gemm, panel, mr = self._gemm, self._panel, self._gemm.mr
         lanes, records = gemm.tiles.lanes, gemm.weight.records
         vectors = range(len(tiles) * gemm.tiles.vectors)

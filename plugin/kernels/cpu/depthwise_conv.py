@@ -24,7 +24,7 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent, constant_index
+from ...emit.linalg import DimSize, constant_index
 from ...emit.vectors import (
     Vectors,
     interleave_lanes,
@@ -69,7 +69,7 @@ class DepthwiseConv(DepthwisePlan):
         name, macs = "depthwise_conv", self.equivalent_macs
         return Kernel(name, bindings, self.workgroups, self._body, 0, macs=macs)
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, _: DimSize) -> None:
         plan = self.gather_plan
         assert plan is not None  # callers test fits_scratch
         first, end = workgroup_range(scalar(workgroup), self.workgroups, plan.tasks)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.vectors import load, load_element, loop, quotient, store_with_tail
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
@@ -47,7 +47,7 @@ class DynamicGemm:
         ]
         return Kernel("dynamic_gemm", bindings, tiles.count, self._body, None)
 
-    def _body(self, memories: Sequence[Value], tile: Value, rows: Extent) -> None:
+    def _body(self, memories: Sequence[Value], tile: Value, rows: DimSize) -> None:
         mr = self.target.pixels_per_tile(self.tiles.vectors)
         whole = (quotient(scalar(rows), mr) * mr).value
         loop(0, whole, mr, lambda row: self._write_tile(memories, tile, row, mr))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.vectors import (
     broadcast,
     load,
@@ -84,7 +84,7 @@ class ElementwiseKernel:
         step = self.expression.steps[result.number]
         return step.name == "stablehlo.abs" and step.element == F32
 
-    def _body(self, memories: Sequence[Value], _: Value, __: Extent) -> None:
+    def _body(self, memories: Sequence[Value], _: Value, __: DimSize) -> None:
         *operands, result = memories
         outer, last = self.shape[:-1], self.shape[-1] if self.shape else 1
         # Vectors along the last axis; scalars where an operand is not contiguous along it.

@@ -25,7 +25,7 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent, constant_index
+from ...emit.linalg import DimSize, constant_index
 from ...emit.vectors import (
     Vectors,
     broadcast,
@@ -108,7 +108,7 @@ class F32Conv(ConvGemm):
         """
         return max(1, self.target.prefetch_bytes_float * 8 // (self.tiles.nr * F32.bits))
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, _: DimSize) -> None:
         geometry, number = self.geometry, scalar(workgroup)
         count = self.tiles_per_row * geometry.output_rows * geometry.images
         tile, share = quotient(number, self.workgroups), remainder(number, self.workgroups)

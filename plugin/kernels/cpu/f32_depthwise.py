@@ -25,7 +25,7 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent, constant_index
+from ...emit.linalg import DimSize, constant_index
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, when, workgroup_range
 from ...numerics.element_types import F32
 from ..conv_geometry import ConvAxis
@@ -94,7 +94,7 @@ class F32Depthwise:
         choices = range(1, limit + 1)
         return min(choices, key=lambda n: -(-columns // n) * (n + _COST_OF_TILE_IN_PIXELS))
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, _: DimSize) -> None:
         items = self.vectors * self.row_blocks
         first, end = workgroup_range(scalar(workgroup), self.workgroups, items)
 

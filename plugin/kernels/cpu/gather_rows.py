@@ -21,7 +21,7 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.operation import index_type, value
 from ...emit.vectors import (
     broadcast,
@@ -68,7 +68,7 @@ class GatherRows:
         macs = _INT8_MACS_PER_ELEMENT * self.rows * k
         return Kernel("gather_rows", bindings, workgroups, self._body, self.rows, macs=macs)
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, rows: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, rows: DimSize) -> None:
         first = scalar(workgroup) * _ROWS_PER_WORKGROUP
         end = first + _ROWS_PER_WORKGROUP
         if self.rows % _ROWS_PER_WORKGROUP:

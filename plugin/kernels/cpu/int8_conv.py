@@ -34,7 +34,7 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent, constant_index
+from ...emit.linalg import DimSize, constant_index
 from ...emit.vectors import (
     bitcast,
     load,
@@ -80,7 +80,7 @@ class Int8Conv(Int8ConvPlan):
         workgroups, macs = tiles.count * self.workgroups, pixels * tiles.k * tiles.n
         return Kernel("int8_conv", bindings, workgroups, self._body, pixels, macs=macs)
 
-    def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
+    def _body(self, memories: Sequence[Value], number: Value, _: DimSize) -> None:
         workgroup = _Workgroup(self, memories, scalar(number))
         if self.splits_panels:
             workgroup.emit_panels()

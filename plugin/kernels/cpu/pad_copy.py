@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent, constant_index
+from ...emit.linalg import DimSize, constant_index
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, when, workgroup_range
 from ...numerics.element_types import I8, ElementType
 from ..conv_geometry import ConvAxis
@@ -79,7 +79,7 @@ class PadCopyKernel:
         macs = _INT8_MACS_PER_BYTE * size * self.element.bits // I8.bits
         return Kernel("pad_copy", bindings, self.workgroups, self._body, 0, macs=macs)
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, _: DimSize) -> None:
         source, result = memories
         _, height, width, channels = self.padded_shape
         first, end = workgroup_range(scalar(workgroup), self.workgroups, self.images * height)

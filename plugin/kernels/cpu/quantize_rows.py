@@ -13,7 +13,7 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel, items_per_workgroup
-from ...emit.linalg import Extent, constant_index
+from ...emit.linalg import DimSize, constant_index
 from ...emit.vectors import (
     Vectors,
     bitcast,
@@ -88,7 +88,7 @@ class QuantizeRows:
             return _DYNAMIC_WORKGROUPS
         return -(-self.m // items_per_workgroup(self.m, _INT8_MACS_PER_ELEMENT * self.k))
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, rows: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, rows: DimSize) -> None:
         activations, integers, block_words = memories
         lanes = next(n for n in (self.lanes, 8, 4) if self.block_size % n == 0)
         known = Vectors(lanes).known

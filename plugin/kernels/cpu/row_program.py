@@ -24,7 +24,7 @@ from typing import TypeAlias
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel, items_per_workgroup
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.vectors import (
     broadcast,
     load,
@@ -128,7 +128,7 @@ class RowProgram:
         count = math.prod(self.rows)
         return -(-count // items_per_workgroup(count, self._row_macs))
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, _: DimSize) -> None:
         operands = memories[: len(self.operand_sizes)]
         results = memories[len(self.operand_sizes) :]
         buffers = [

@@ -28,7 +28,7 @@ from typing import Literal, TypeAlias
 from ...core._mlir import Operation, Value, ir
 from ...emit.constant_values import is_invariant
 from ...emit.kernel import Binding, Kernel, KernelCall, KernelTable
-from ...emit.linalg import Extent, constant_index
+from ...emit.linalg import DimSize, constant_index
 from ...emit.operation import byte_size, is_used, mlir_type, tensor_type, values_read
 from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import reshape_source
@@ -312,7 +312,7 @@ class _FusedKernel:
         results = [Binding((size,), I8) for size in sizes]
         return Kernel("fused", [*operands, *results], 1, self._body, 0)
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, _: DimSize) -> None:
         block = ir.InsertionPoint.current.block
         operands, intermediates = iter(memories), memories[-1]
         if self.is_on_stack and self.intermediate_bytes:

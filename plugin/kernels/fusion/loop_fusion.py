@@ -31,7 +31,7 @@ from typing import Literal, TypeAlias
 from ...core._mlir import Operation, Value, ir
 from ...emit import scalar
 from ...emit.kernel import Binding, Kernel, KernelCall, KernelTable
-from ...emit.linalg import Extent, constant_index
+from ...emit.linalg import DimSize, constant_index
 from ...emit.loop_counter import LoopCounter, constant_number
 from ...emit.operation import (
     byte_size,
@@ -352,7 +352,7 @@ class _LoopKernel:
             bindings.append(Binding((self.step_bytes,), I8))
         return Kernel("loop", bindings, 1, self._body, 0)
 
-    def _body(self, memories: Sequence[Value], _: Value, __: Extent) -> None:
+    def _body(self, memories: Sequence[Value], _: Value, __: DimSize) -> None:
         block, each = ir.InsertionPoint.current.block, self.recurrence
         first_state = len(each.operands)
         first_result = first_state + len(each.states)

@@ -39,7 +39,7 @@ from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.gpu_threads import barrier, for_each_thread, workgroup_memory
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.operation import index_type, value
 from ...emit.vectors import (
     Vectors,
@@ -167,7 +167,7 @@ class GpuBlockwiseGemm:
             "blockwise_gemm", bindings, workgroups, self._body, self.m, self.threads, self.mr
         )
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, rows: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, rows: DimSize) -> None:
         arguments = list(memories)
         memrefs = WeightMemrefs.take(self.weight, arguments)
         first_stored_tile = self._first_stored_tile(arguments)

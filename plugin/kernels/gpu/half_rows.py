@@ -26,7 +26,7 @@ from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.gpu_threads import for_each_thread
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.vectors import (
     broadcast,
     load_element,
@@ -80,7 +80,7 @@ class GpuHalfRows:
         workgroups = -(-blocks // self.threads)
         return Kernel("half_rows", bindings, workgroups, self._body, self.m, self.threads)
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, _: DimSize) -> None:
         activations, *terms, scales = memories
         row, blocks = scalar(workgroup_id(0)), self.k // self.block_size
         words = self.block_size // K_PACK

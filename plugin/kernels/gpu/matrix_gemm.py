@@ -31,7 +31,7 @@ from ...emit import ArrayLike, scalar
 from ...emit.cooperative import Matrix, load_matrix, multiply_add, store_matrix, zero_matrix
 from ...emit.gpu_threads import barrier, for_each_thread, workgroup_memory
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.vectors import (
     element_at,
     from_elements,
@@ -158,7 +158,7 @@ class GpuMatrixGemm:
         name = "matrix_gemm"
         return Kernel(name, bindings, workgroups, self._body, self.m, grid.threads, grid.rows)
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, _: DimSize) -> None:
         arguments = list(memories)
         memrefs = WeightMemrefs.take(self.weight, arguments)
         *terms, row_scales, result = arguments

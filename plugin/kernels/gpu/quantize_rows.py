@@ -20,7 +20,7 @@ from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.gpu_threads import for_each_thread
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.vectors import (
     Vectors,
     broadcast,
@@ -93,7 +93,7 @@ class GpuQuantizeRows:
         workgroups = -(-blocks // self.threads)
         return Kernel("quantize_rows", bindings, workgroups, self._body, self.m, self.threads)
 
-    def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, _: DimSize) -> None:
         activations, integers, scales = memories
         row, blocks = scalar(workgroup_id(0)), self.k // self.block_size
         words = self.block_size // K_PACK

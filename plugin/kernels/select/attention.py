@@ -8,7 +8,7 @@ from ...core._mlir import Value
 from ...dialects.attention import Attention
 from ...emit import linalg
 from ...emit.kernel import KernelTable
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ..cpu.attention import AttentionKernel
 from ..isa.base import InstructionSet
 from .match_failure import MatchFailure
@@ -47,7 +47,7 @@ def call_attention(
             f"{kernel.heads_per_kv_head} query heads of a group do not fit the scratch memory"
         )
     query = attention.query
-    rows: Extent = linalg.dim(query, 0) if attention.count is None else attention.count
+    rows: DimSize = linalg.dim(query, 0) if attention.count is None else attention.count
     operands = [query, attention.keys, attention.values, attention.position]
     [result] = kernels.call(kernel, kernel.kernel(), operands, [query.type], rows)
     return result

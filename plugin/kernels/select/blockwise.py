@@ -16,7 +16,7 @@ from ...emit import linalg
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import constant_elements, is_invariant
 from ...emit.kernel import KernelTable, items_per_workgroup
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.operation import element_of, is_dynamic, mlir_type, tensor_type
 from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import F32, I8, I32
@@ -288,7 +288,7 @@ def call_blockwise(
     items = items_per_workgroup(-(-tiles.count // together), macs, batches)
     kernel = replace(kernel, tiles_per_workgroup=items * together)
     activations, extents = activation_matrix(match)
-    m: Extent = match.m if match.m is not None else linalg.dim(activations, 0)
+    m: DimSize = match.m if match.m is not None else linalg.dim(activations, 0)
     operands = [activations]
     if not match.has_float_activations:
         layout = kernel.activation_layout
@@ -308,7 +308,7 @@ def call_blockwise(
     return result_tensor(match, value, extents, result)
 
 
-def activation_matrix(match: BlockwiseMatch) -> tuple[Value, list[Extent]]:
+def activation_matrix(match: BlockwiseMatch) -> tuple[Value, list[DimSize]]:
     """Return the activations as ``M x K`` of f32, and the extents of the loops of M."""
     contraction, weight = match.contraction, match.weight
     loops = [loop for [(loop, _)] in contraction.indices[0]]
@@ -318,7 +318,7 @@ def activation_matrix(match: BlockwiseMatch) -> tuple[Value, list[Extent]]:
     tensor = emit_stablehlo.transpose(tensor, [loops.index(loop) for loop in order])
     shape = [int(extent) for extent in tensor.type.shape]
     rank = len(rows)
-    extents: list[Extent] = [
+    extents: list[DimSize] = [
         linalg.dim(tensor, axis) if is_dynamic(shape[axis]) else shape[axis] for axis in range(rank)
     ]
     if not rank:
@@ -328,11 +328,11 @@ def activation_matrix(match: BlockwiseMatch) -> tuple[Value, list[Extent]]:
 
 
 def result_tensor(
-    match: BlockwiseMatch, matrix: Value, extents: Sequence[Extent], type_: ir.Type
+    match: BlockwiseMatch, matrix: Value, extents: Sequence[DimSize], type_: ir.Type
 ) -> Value:
     """Return the result of a contraction from ``M x N`` of f32, with the extents of M's loops."""
     weight, sizes = match.weight, match.weight.loop_sizes
-    n: list[Extent] = [sizes[loop] for loop in weight.columns]
+    n: list[DimSize] = [sizes[loop] for loop in weight.columns]
     if extents:
         rank, total = len(extents), len(extents) + len(n)
         groups = [list(range(rank)), list(range(rank, total))]

@@ -8,7 +8,7 @@ from ...core._mlir import Value, ir
 from ...dialects.block_contraction import BlockContraction
 from ...emit import linalg, stablehlo
 from ...emit.kernel import KernelTable
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.parameters import ModuleGlobals
 from ...numerics.casts import Cast
@@ -134,7 +134,7 @@ def call_gpu(
     activations, extents = activation_matrix(match)
     # IREE evaluates constant operands on the CPU, which has no SPIR-V.
     activations = linalg.in_separate_dispatch(activations)
-    rows: Extent = m if m is not None else linalg.dim(activations, 0)
+    rows: DimSize = m if m is not None else linalg.dim(activations, 0)
     operands = [activations]
     if not match.has_float_activations:
         k, block_size = tiles.k, tiles.block_size

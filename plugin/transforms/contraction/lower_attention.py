@@ -34,7 +34,7 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.attention import Attention
 from ...dialects.subquant import ATTENTION
 from ...emit import ArrayLike, linalg, scalar, stablehlo, tensor
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.trace import traced
 from ...errors import Remark
@@ -69,7 +69,7 @@ class _Lowering:
     """
 
     attention: Attention
-    count: Extent
+    count: DimSize
     position: Value
 
     @classmethod

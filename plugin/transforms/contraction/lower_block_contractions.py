@@ -38,7 +38,7 @@ from ...dialects.subquant import BLOCK_CONTRACTION
 from ...emit import ArrayLike, Scalars, linalg, scalar
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.dynamic_quantization import rounded
-from ...emit.linalg import Extent
+from ...emit.linalg import DimSize
 from ...emit.operation import element_of, is_dynamic
 from ...errors import Remark
 from ...numerics.array_functions import convert
@@ -95,7 +95,7 @@ class _Operand:
 
     tensor: Value
     indices: list[ir.AffineExpr]
-    extents: list[Extent]
+    extents: list[DimSize]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class _Nest:
     result: ir.Type
     division: Division
     split_loops: list[list[int]]
-    extents: list[Extent]
+    extents: list[DimSize]
 
     @classmethod
     def of(cls, contraction: BlockContraction, result: ir.Type, division: Division) -> _Nest:
@@ -124,7 +124,7 @@ class _Nest:
         of_activations = contraction.activation_block_sizes or contraction.block_sizes
         superblocks = dict(zip(stored, of_activations, strict=True))
         split_loops: list[list[int]] = []
-        extents: list[Extent] = []
+        extents: list[DimSize] = []
         for loop, extent in enumerate(trip_counts):
             block = blocks.get(loop, 1)
             split = [extent]
@@ -299,7 +299,7 @@ class _Nest:
         loop: by default all of them.
         """
         counts: list[int] = []
-        extents: list[Extent] = []
+        extents: list[DimSize] = []
         indices: list[ir.AffineExpr] = []
         for axis, (first, *window) in enumerate(axes):
             if window:
@@ -339,9 +339,9 @@ def _split_packed_loop(extent: int, bits: Sequence[int]) -> list[int]:
     return [extent // counts[1], counts[1] // counts[0], counts[0]]
 
 
-def _extents(contraction: BlockContraction, result: ir.Type) -> list[Extent]:
+def _extents(contraction: BlockContraction, result: ir.Type) -> list[DimSize]:
     """Return the trip count of each loop: an int, or a value if it is dynamic."""
-    extents: list[Extent] = [None] * contraction.loops
+    extents: list[DimSize] = [None] * contraction.loops
     for axis, [(loop, _)] in enumerate(contraction.indices[2]):
         extents[loop] = int(result.shape[axis])
     for tensor, shape, axes in (

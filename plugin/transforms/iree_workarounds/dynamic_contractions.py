@@ -168,7 +168,7 @@ def _is_of_numbers(op: Operation) -> bool:
 def _accumulated(
     operands: Sequence[Value],
     maps: Sequence[ir.AffineMap],
-    sizes: Sequence[linalg.Extent],
+    sizes: Sequence[linalg.DimSize],
     element: ir.Type,
 ) -> Value:
     """The accumulated products of two tensors with these indexing maps.

@@ -50,7 +50,7 @@ def expand_gather(op: Operation) -> Replacement:
     index_axes = [axis for axis in range(indices.type.rank) if axis != vector]
     collapsed = {*numbers.collapsed_slice_dims, *batching}
     offset_axes = [axis for axis in range(rank) if axis not in collapsed]
-    sizes: list[linalg.Extent] = [0] * target.rank
+    sizes: list[linalg.DimSize] = [0] * target.rank
     for dim, axis in zip(offset_dims, offset_axes, strict=True):
         sizes[dim] = slice_sizes[axis]
     for dim, axis in zip(batch_dims, index_axes, strict=True):

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from ...core._mlir import Operation, Value, ir
 from ...emit import linalg, stablehlo
-from ...emit.operation import dynamic_extents, integers, splat, with_shape
+from ...emit.operation import dynamic_dims, integers, splat, with_shape
 from ..base import NoMatch, Replacement
 from .loop_nests import with_copied_body
 
@@ -38,7 +38,7 @@ def reduce_axis_by_axis(op: Operation) -> Replacement:
     axes = sorted(int(axis) for axis in op.attributes["dimensions"])
     if not any(axis + 1 in axes for axis in axes):
         return NoMatch("reduces no neighboring axes")
-    if dynamic_extents(values[0].type) < 2:
+    if dynamic_dims(values[0].type) < 2:
         return NoMatch("has fewer than two dynamic sizes")
     for axis in reversed(axes):
         shape = [int(size) for size in values[0].type.shape]

@@ -73,7 +73,7 @@ def _padded(
     operand, padding = (bits_as(value, signless(value.type)) for value in list(op.operands)[:2])
     target, rank = signless(op.results[0].type), operand.type.rank
     sizes = [index_scalar(linalg.dim(operand, axis)) for axis in range(rank)]
-    result_sizes: list[linalg.Extent] = []
+    result_sizes: list[linalg.DimSize] = []
     for axis, size in enumerate(map(int, target.shape)):
         inner: ArrayLike = np.maximum(sizes[axis] - 1, 0) * interior[axis]
         whole: ArrayLike = low[axis] + high[axis] + sizes[axis] + inner
@@ -116,7 +116,7 @@ def expand_dynamic_reshape(op: Operation) -> Replacement:
         (index_scalar(linalg.dim(flat, 0)) == math.prod(entries[1:], start=entries[0])).value,
         f"{name_and_place(op)}: the shape must have as many elements as the operand",
     )
-    sizes: list[linalg.Extent] = [
+    sizes: list[linalg.DimSize] = [
         entry.value if is_dynamic(int(size)) else int(size)
         for entry, size in zip(entries, target.shape, strict=True)
     ]

@@ -1,6 +1,6 @@
 """Loop nests over dynamic shapes: helpers of the ``dynamic_*`` workarounds.
 
-Sizes of dimensions are `linalg.Extent`: an int if static, else a value of type ``index``.
+Sizes of dimensions are `linalg.DimSize`: an int if static, else a value of type ``index``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def index_scalar(value: Value) -> ArrayLike:
     return emit.scalar(value, INDEX)
 
 
-def dim_size(*axes: tuple[Value, int]) -> linalg.Extent:
+def dim_size(*axes: tuple[Value, int]) -> linalg.DimSize:
     """The size that axes of several tensors share; an int if it is static in one of them."""
     for tensor, axis in axes:
         if not tensor.type.is_dynamic_dim(axis):
@@ -41,7 +41,7 @@ def dilated_size(size: int, dilation: int) -> int:
 
 def window_count(
     operand: tuple[Value, int], window: tuple[Value, int] | int, stride: int, dilation: int
-) -> linalg.Extent:
+) -> linalg.DimSize:
     """The number of windows along an axis: ``(size - ((window - 1) * dilation + 1)) / stride + 1``.
 
     Args:
@@ -67,7 +67,7 @@ def clamped_start(start: ArrayLike, limit: ArrayLike) -> ArrayLike:
 
 
 def elements_nest(
-    sizes: Sequence[linalg.Extent], type_: ir.RankedTensorType, element: Callable[[], Value]
+    sizes: Sequence[linalg.DimSize], type_: ir.RankedTensorType, element: Callable[[], Value]
 ) -> Value:
     """A loop nest without inputs over a result of some sizes; `element` emits each element."""
     output = linalg.empty(sizes, type_.element_type, type_.encoding)

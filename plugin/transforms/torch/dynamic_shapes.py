@@ -42,7 +42,7 @@ def write_iotas(module: Operation) -> None:
             iota = producer_named(operand, "stablehlo.iota")
             if iota is not None and _is_dynamic(operand.type):
                 with ir.InsertionPoint(sort), sort.location:
-                    shape = emit_stablehlo.extents(sort.operands[0])
+                    shape = emit_stablehlo.dim_sizes(sort.operands[0])
                     axis = {"iota_dimension": iota.attributes["iota_dimension"]}
                     positions = value("stablehlo.dynamic_iota", [shape], operand.type, axis)
                 sort.operands[number] = positions
@@ -133,7 +133,7 @@ def write_shapes(module: Operation) -> None:
         erase_unused(op)
     for op in named(module, ("shape.shape_of",)):
         with ir.InsertionPoint(op), op.location:
-            sizes = emit_stablehlo.extents(op.operands[0])
+            sizes = emit_stablehlo.dim_sizes(op.operands[0])
         for use in list(op.results[0].uses):
             if use.owner.name in _TAKE_SHAPES:
                 use.owner.operands[use.operand_number] = sizes

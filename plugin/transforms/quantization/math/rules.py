@@ -19,7 +19,7 @@ from ....dialects.quant import element_type, is_quantized, parameters_of
 from ....dialects.stablehlo import of_category
 from ....emit import ArrayLike, Tensors, as_quantized, linalg
 from ....emit.casts import ScaledSum, requantize
-from ....emit.operation import dynamic_extents
+from ....emit.operation import dynamic_dims
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.casts import Division
@@ -90,7 +90,7 @@ class QuantizedOperation:
         ranked = [v for v in self.op.operands if isinstance(v.type, ir.RankedTensorType)]
         if len(ranked) != len(self.op.operands):
             raise UnsupportedError("has an unranked operand; expected ranked tensors", self.op)
-        return Tensors(min(ranked, key=lambda value: dynamic_extents(value.type)))
+        return Tensors(min(ranked, key=lambda value: dynamic_dims(value.type)))
 
     # -- results ----------------------------------------------------------------------------------
 
