@@ -287,15 +287,16 @@ class Store:
         for folder in folders:
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
-                    if not _FILE_NAMES[kind].fullmatch(entry.name):
-                        continue
-                    with contextlib.suppress(OSError):  # another process has removed it
-                        status = entry.stat(follow_symlinks=False)
-                        size = -(-status.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
-                        used = status.st_mtime
-                        if kind == "blobs":
-                            used = self._use_of_blob(entry.name, status)
-                        yield StoredFile(used, size, Path(entry.path))
+                    if _FILE_NAMES[kind].fullmatch(entry.name):
+                        with contextlib.suppress(OSError):  # another process has removed it
+                            yield self._stored_file(kind, entry)
+
+    def _stored_file(self, kind: str, entry: os.DirEntry[str]) -> StoredFile:
+        """Return a file with its last use and its size on disk; OSError if it is gone."""
+        status = entry.stat(follow_symlinks=False)
+        size = -(-status.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
+        used = self._use_of_blob(entry.name, status) if kind == "blobs" else status.st_mtime
+        return StoredFile(used, size, Path(entry.path))
 
     def evict(self, written: int, spared: Collection[Digest]) -> None:
         """Evict the least recently used files of a full store; 32 checks per limit written.

@@ -39,9 +39,9 @@ _SECONDS = 2.0
 """CPU seconds in which a template is rendered; a longer one is refused."""
 _MEMORY_GIB = 1.0
 """GiB of memory of the child that renders a template; one that takes more is refused."""
-_LONGEST = 1 << 22
+_MAX_CHARACTERS = 1 << 22
 """Characters of a rendered text, at most; a longer one is refused."""
-_LONGEST_TEMPLATE = 1 << 20
+_MAX_TEMPLATE_CHARACTERS = 1 << 20
 """Characters of a template, at most; a longer one is refused."""
 
 _GEMMA = """\
@@ -86,10 +86,10 @@ class ChatTemplate:
                 f"architecture {quoted(architecture)} has no format that is known without; give "
                 "it plain text"
             )
-        if not isinstance(template, str) or len(template) > _LONGEST_TEMPLATE:
+        if not isinstance(template, str) or len(template) > _MAX_TEMPLATE_CHARACTERS:
             raise InputError(
                 f"'tokenizer.chat_template' is expected to be a text of at most "
-                f"{_LONGEST_TEMPLATE:,} characters"
+                f"{_MAX_TEMPLATE_CHARACTERS:,} characters"
             )
         self._template = template
         self._tokenizer = tokenizer
@@ -197,8 +197,8 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
     try:
         for piece in environment.from_string(template).generate(**values):
             size += len(piece)
-            if size > _LONGEST:
-                raise jinja2.TemplateError(f"it writes more than {_LONGEST:,} characters")
+            if size > _MAX_CHARACTERS:
+                raise jinja2.TemplateError(f"it writes more than {_MAX_CHARACTERS:,} characters")
             pieces.append(piece)
     except (MemoryError, RecursionError):
         raise

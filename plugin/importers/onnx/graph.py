@@ -137,13 +137,14 @@ class Graph(ABC):
         for node in nodes:
             operands = [values[name] if name else None for name in node.inputs]
             with self._node_context(node):
-                results = self._computed(node, operands)
-                for name, operand in zip(node.outputs, results, strict=False):
-                    if name:
-                        self._producers[name] = node
-                        values[name] = Operand(operand.type, operand.value, name)
-                        if on_tensor is not None and operand.type not in _NO_TENSORS:
-                            on_tensor(name, self._array(values[name]))
+                results = zip(node.outputs, self._computed(node, operands), strict=False)
+                for name, operand in results:
+                    if not name:
+                        continue
+                    self._producers[name] = node
+                    values[name] = Operand(operand.type, operand.value, name)
+                    if on_tensor is not None and operand.type not in _NO_TENSORS:
+                        on_tensor(name, self._array(values[name]))
         self._scope = outer_scope
 
     def _array(self, operand: Operand) -> AnyArray:
