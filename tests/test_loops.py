@@ -191,6 +191,50 @@ def test_results_of_an_iteration_in_one_buffer(cpu: Device) -> None:
         np.testing.assert_array_equal(result, np.full((3, 8), start * 1.5**count, np.float32))
 
 
+CONSTANT_BESIDE_AN_ARGUMENT = """
+func.func @main(%x: tensor<i32>, %y: tensor<4xi32>, %z: tensor<4xi32>)
+    -> (tensor<i32>, tensor<4xi32>, tensor<4xi32>) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %two = stablehlo.constant dense<2> : tensor<i32>
+  %limit = stablehlo.constant dense<20> : tensor<i32>
+  %r:4 = stablehlo.while(%i = %zero, %a = %x, %b = %y, %c = %z)
+      : tensor<i32>, tensor<i32>, tensor<4xi32>, tensor<4xi32>
+  cond {
+    %p = stablehlo.compare LT, %i, %two : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    %sum = stablehlo.reduce(%b init: %zero) applies stablehlo.add across dimensions = [0]
+        : (tensor<4xi32>, tensor<i32>) -> tensor<i32>
+    %q = stablehlo.compare LT, %sum, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    %both = stablehlo.and %p, %q : tensor<i1>
+    stablehlo.return %both : tensor<i1>
+  } do {
+    %n = stablehlo.add %i, %one : tensor<i32>
+    %rest = stablehlo.remainder %i, %two : tensor<i32>
+    %even = stablehlo.compare EQ, %rest, %zero : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    %d = "stablehlo.if"(%even) ({
+      %none = stablehlo.subtract %a, %a : tensor<i32>
+      "stablehlo.return"(%none) : (tensor<i32>) -> ()
+    }, {
+      "stablehlo.return"(%a) : (tensor<i32>) -> ()
+    }) : (tensor<i1>) -> tensor<i32>
+    %e = stablehlo.add %c, %b : tensor<4xi32>
+    stablehlo.return %n, %d, %e, %b : tensor<i32>, tensor<i32>, tensor<4xi32>, tensor<4xi32>
+  }
+  return %r#0, %r#2, %r#3 : tensor<i32>, tensor<4xi32>, tensor<4xi32>
+}
+"""
+
+
+def test_a_constant_beside_an_argument_of_a_block(cpu: Device) -> None:
+    """The count was an element of another result: one register had two offsets."""
+    main = compile_for(CONSTANT_BESIDE_AN_ARGUMENT, cpu).main
+    y, z = np.array([1, -5, 4, -2], np.int32), np.array([-3, 0, 2, -3], np.int32)
+    count, b, c = main(np.int32(1), y, z)
+    assert count == 2
+    np.testing.assert_array_equal(b, z + 2 * y)
+    np.testing.assert_array_equal(c, z + y)
+
+
 UNREAD = """
 func.func @main(%x: tensor<4xi32>, %y: tensor<4xi32>, %n: tensor<i32>, %p: tensor<i1>)
     -> (tensor<4xi32>, tensor<4xi32>) {
