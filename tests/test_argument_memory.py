@@ -281,6 +281,47 @@ def test_arguments_that_are_read_after_a_call(
     assert (executable.sum() == expected).all()
 
 
+STREAM = """
+tosa.variable @last = dense<0> : tensor<2x8xi32>
+func.func @next(%x: tensor<1x8xi32>) -> tensor<8xi32> {
+  %old = tosa.variable_read @last : tensor<2x8xi32>
+  %all = tosa.concat %old, %x {axis = 0 : i32}
+      : (tensor<2x8xi32>, tensor<1x8xi32>) -> tensor<3x8xi32>
+  %new = tensor.extract_slice %all[1, 0] [2, 8] [1, 1] : tensor<3x8xi32> to tensor<2x8xi32>
+  tosa.variable_write @last, %new : tensor<2x8xi32>
+  %one = tensor.extract_slice %all[0, 0] [1, 8] [1, 1] : tensor<3x8xi32> to tensor<1x8xi32>
+  %two = tensor.extract_slice %all[2, 0] [1, 8] [1, 1] : tensor<3x8xi32> to tensor<1x8xi32>
+  %sum = tosa.add %one, %two : (tensor<1x8xi32>, tensor<1x8xi32>) -> tensor<1x8xi32>
+  %y = tensor.collapse_shape %sum [[0, 1]] : tensor<1x8xi32> into tensor<8xi32>
+  return %y : tensor<8xi32>
+}
+func.func @state() -> tensor<2x8xi32> {
+  %last = tosa.variable_read @last : tensor<2x8xi32>
+  return %last : tensor<2x8xi32>
+}
+"""
+
+
+@ON_DEVICES
+def test_calls_of_a_stream(device: Device, device_name: str, as_users_call: None) -> None:
+    """Calls, and calls with fixed memory, that write and read a variable in turn."""
+    executable = compile_for(STREAM, device)
+    x, history = aligned_copy(np.zeros((1, 8), np.int32)), [0, 0]
+    bound, state = executable.next.bind(x), executable.state.bind()
+    for number in range(1, 40):
+        if number % 3:
+            x[:] = number
+            result = executable.next(x)
+        else:
+            bound.set(0, np.full((1, 8), number, np.int32))
+            result = bound()
+        assert (np.asarray(result) == history[-2] + number).all()
+        history.append(number)
+        x[:] = -1
+        for read in (executable.state, state):
+            np.testing.assert_array_equal(np.asarray(read())[:, 0], history[-2:])
+
+
 @ON_DEVICES
 @pytest.mark.parametrize("is_seen", [False, True])
 def test_donated_arrays(device: Device, device_name: str, is_seen: bool) -> None:

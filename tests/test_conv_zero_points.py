@@ -8,8 +8,10 @@ import pytest
 from devices import main_of
 from instruction_sets import EVERY, HERE
 from integer_programs import convolved
+from onnx_models import computed, model, node, text_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
+from subquant.runtime import Device
 
 WINDOWS = {
     # images x height x width x channels, window, padding, strides, groups
@@ -98,3 +100,40 @@ def test_what_no_kernel_takes_is_right():
     assert not check("several lines", 0, 255, HERE[0])
     assert not check("several lines", -255, 255, HERE[0])
     assert not check("several lines", -120, 135, HERE[0], outside=256)
+
+
+COMPUTED = [*((case, kind) for case in WINDOWS for kind in ("uint8", "int8"))]
+COMPUTED += [("one axis", "uint8")]
+
+
+@pytest.mark.device
+@pytest.mark.parametrize(("case", "kind"), COMPUTED)
+@pytest.mark.share(4)
+def test_computed_zero_points_are_subtracted_after_the_sum(
+    case: str, kind: str, cpu: Device
+) -> None:
+    """Images of ONNX's ConvInteger as quantize_dynamic writes them: 8-bit kernels take them."""
+    x_shape, w_shape, padding, strides, groups = WINDOWS.get(
+        case, ((2, 1, 30, 16), (1, 5, 16, 40), (0, 2), (1, 2), 1)
+    )
+    rng, info = np.random.default_rng(1), np.iinfo(kind)
+    x = rng.integers(info.min, info.max + 1, x_shape).astype(kind)
+    w = rng.integers(-128, 128, w_shape).astype(np.int8)
+    first = 3 if case == "one axis" else 2
+    images, kernels = np.moveaxis(x, 3, 1), w.transpose(3, 2, 0, 1)
+    if case == "one axis":
+        images, kernels = images[:, :, 0], kernels[:, :, 0]
+    attributes = {"strides": strides[first - 2 :], "pads": 2 * padding[first - 2 :]}
+    nodes = [node("ConvInteger", ["x", "w", "z"], ["y"], group=groups, **attributes)]
+    ends = {"x": (kind.upper(), images.shape), "z": (kind.upper(), ())}
+    proto = model(nodes, ends, {"y": ("INT32", None)}, {"w": kernels})
+    for zero in (info.min, 7, info.max):
+        sides = [(0, 0), *((n, n) for n in padding), (0, 0)]
+        padded = np.pad(x.astype(np.int64) - zero, sides)
+        pairs = zip(np.split(padded, groups, axis=3), np.split(w, groups, axis=3), strict=True)
+        expected = np.concatenate([convolved(a, b, strides, (1, 1)) for a, b in pairs], axis=3)
+        expected = np.moveaxis(expected, 3, 1)
+        [result] = computed(proto, cpu, images, np.array(zero, kind))
+        np.testing.assert_array_equal(result.reshape(expected.shape), expected)
+    text = compile_to_bytes(text_of(proto), emit="mlir").decode()
+    assert "int8_conv" in text or "amx_gemm" in text or "depthwise_conv" in text

@@ -201,6 +201,9 @@ def signals() -> dict[str, Case]:
         cases[f"stft {sides}"] = case(
             "STFT", [signal, np.array(6), window], [1], opset=17, onesided=sides
         )
+    cases["stft of a signal without components"] = case(
+        "STFT", [signal[..., 0], np.array(6), window], [1], opset=17
+    )
     cases["stft of frames"] = case(
         "STFT", [signal, np.array(5), None, np.array(12)], [1, 3], opset=17
     )

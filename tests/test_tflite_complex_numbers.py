@@ -41,6 +41,8 @@ def spectrum(shape: tuple[int, ...], lengths: tuple[int, int]) -> bytes:
     graph.apply("RESHAPE", [whole, flat], [rows], "ReshapeOptions", newShape=flat)
     results = [graph.apply(name, [rows], [f32(*flat)])[1][0]
                for name in ("REAL", "IMAG", "COMPLEX_ABS")]  # fmt: skip
+    for dtype in ("float32", "int32"):
+        results += graph.apply("CAST", [rows], [graph.tensor(flat, dtype)], "CastOptions")[1]
     return graph.model(operands, results)
 
 
@@ -75,6 +77,12 @@ def test_complex_results_and_operators_are_refused() -> None:
     graph.operator("NEG", [whole], [negated])
     with pytest.raises(UnsupportedError, match=r"\(NEG\) does not support complex"):
         compile_to_bytes(graph.model(operands, [negated]))
+    graph = Graph()
+    operands, cast = graph.apply("CAST", [f32(1, 5)],
+                                 [graph.tensor((1, 5), "float32", type_name="COMPLEX64")],
+                                 "CastOptions")  # fmt: skip
+    with pytest.raises(UnsupportedError, match="COMPLEX64"):
+        compile_to_bytes(graph.model(operands, cast))
 
 
 def test_spectra_are_the_same_with_exact_semantics(cpu: Device) -> None:

@@ -48,6 +48,11 @@ def is_result_of(value: Any, name: str) -> bool:
     return getattr(value.owner, "name", None) == name
 
 
+def is_buffer(value: Any) -> bool:
+    """True for a value that is a buffer."""
+    return str(value.type) == _BUFFER_TYPE
+
+
 def has_fences(op: Any) -> bool:
     """True for an operation with an operand or result that is a fence."""
     return any(str(value.type) == FENCE_TYPE for value in [*op.operands, *op.results])

@@ -14,7 +14,8 @@ variants, after IREE has reached its HAL dialect:
 
 A function has the last four if each result is a view of memory that it allocates and nothing
 depends on a branch, and the last two if it submits only commands that are recorded when the program
-is loaded. It has none if it uses fences in ways that this file does not know.
+is loaded, and reads no variables. A variable that it writes gets memory of its own in each call. A
+function has no variant if it uses fences in ways that this file does not know.
 """
 
 from __future__ import annotations
@@ -41,7 +42,12 @@ _SUBMISSIONS = (
     *(f"{hal.QUEUE}copy", f"{hal.QUEUE}fill", f"{hal.QUEUE}update"),
 )
 _FENCE_SOURCES = (hal.FENCE_CREATE, hal.FENCE_JOIN)
-_FENCE_OPERATIONS = (*_SUBMISSIONS, *_FENCE_SOURCES, hal.NULL, hal.FENCE_AWAIT, *hal.BRANCHES)
+_GLOBAL_LOAD, _GLOBAL_STORE = "util.global.load", "util.global.store"
+_FENCE_OPERATIONS = (
+    *(*_SUBMISSIONS, *_FENCE_SOURCES, hal.NULL, hal.FENCE_AWAIT, *hal.BRANCHES),
+    *(_GLOBAL_LOAD, _GLOBAL_STORE),
+)
+"""A variable has a fence in a global of its own: that of the call that has written the variable."""
 _CHECKS = ("hal.buffer_view.assert", "hal.buffer.assert")
 _COMMANDS = "hal.command_buffer."
 _DISPATCH, _CREATE_COMMANDS = f"{_COMMANDS}dispatch", f"{_COMMANDS}create"
@@ -101,32 +107,58 @@ def _remove_fences(ir: Any, function: Any) -> None:
         if op.name == hal.CHECK_OK and hal.is_result_of(op.operands[0], hal.FENCE_AWAIT):
             op.erase()
     for op in hal.child_operations(function):
-        if op.name == hal.FENCE_AWAIT or op.name in _FENCE_SOURCES:
-            op.result.replace_all_uses_with(success if op.name == hal.FENCE_AWAIT else null)
+        is_fence = op.name in _FENCE_SOURCES or (op.name == _GLOBAL_LOAD and hal.has_fences(op))
+        if op.name == hal.FENCE_AWAIT or is_fence:
+            op.result.replace_all_uses_with(null if is_fence else success)
             op.erase()
 
 
 def _returns_allocations(function: Any) -> bool:
-    """True if a function without branches returns only views of buffers that it allocates."""
+    """True if a function without branches returns only views of buffers that it allocates.
+
+    A buffer that it stores as a variable is one that it allocates, too, and has no result.
+    """
     operations = hal.child_operations(function)
+    variables = _variables(function)
+    views = operations[-1].operands
     return (
         len(list(function.regions[0].blocks)) == 1
         and not any(op.name == "hal.buffer.load" for op in operations)
+        and all(hal.is_result_of(buffer, hal.ALLOCA) for buffer in variables)
         and all(
             hal.is_result_of(view, hal.BUFFER_VIEW_CREATE)
             and hal.is_result_of(view.owner.operands[0], hal.ALLOCA)
-            for view in operations[-1].operands
+            and view.owner.operands[0] not in variables
+            for view in views
         )
     )
+
+
+def _variables(function: Any) -> list[Any]:
+    """Return the buffers that a function stores as variables: they live longer than a call."""
+    return [
+        value
+        for op in hal.child_operations(function)
+        if op.name == _GLOBAL_STORE
+        for value in op.operands
+        if hal.is_buffer(value)
+    ]
+
+
+def _call_allocations(function: Any) -> list[Any]:
+    """Return the allocations of a function for its results, and for memory that it needs itself."""
+    variables = _variables(function)
+    operations = hal.child_operations(function)
+    return [op for op in operations if op.name == hal.ALLOCA and op.result not in variables]
 
 
 def _return_buffers(ir: Any, function: Any) -> None:
     """Let a function return its allocations and then its results, and compute nothing."""
     *operations, end = hal.child_operations(function)
-    buffers = [op.result for op in operations if op.name == hal.ALLOCA]
-    _set_returned(ir, function, [*buffers, *end.operands])
+    allocations = _call_allocations(function)
+    _set_returned(ir, function, [*(op.result for op in allocations), *end.operands])
     for op in reversed(operations):
-        if op.name.startswith(_SIDE_EFFECTS) and op.name != hal.ALLOCA:
+        if op.name.startswith((*_SIDE_EFFECTS, _GLOBAL_STORE)) and op not in allocations:
             op.erase()
 
 
@@ -134,22 +166,25 @@ def _take_buffers(ir: Any, function: Any) -> None:
     """Replace the allocations of a function by arguments; it returns nothing."""
     *operations, _ = hal.child_operations(function)
     block = function.regions[0].blocks[0]
-    for op in operations:
-        if op.name == hal.ALLOCA:
-            op.result.replace_all_uses_with(block.add_argument(op.result.type, op.location))
+    allocations = _call_allocations(function)
+    for op in allocations:
+        op.result.replace_all_uses_with(block.add_argument(op.result.type, op.location))
     _set_returned(ir, function, [])
     for op in reversed(operations):
-        if op.name in (hal.ALLOCA, hal.DEALLOCA, hal.BUFFER_VIEW_CREATE, *_CHECKS):
+        is_unused = op.name in (hal.DEALLOCA, hal.BUFFER_VIEW_CREATE, *_CHECKS)
+        if is_unused or op in allocations:
             op.erase()
 
 
 def _recorder(module: Any, function: Any) -> Any:
     """Return the function that records all commands of another one at load time; None if none."""
     submissions = [op for op in hal.child_operations(function) if op.name.startswith(hal.QUEUE)]
-    if [op.name for op in submissions] != [hal.EXECUTE_INDIRECT]:
+    if [op.name for op in submissions] != [hal.EXECUTE_INDIRECT] or _reads_variables(
+        module, function
+    ):
         return None
     commands = submissions[0].operands[_COMMAND_BUFFER]
-    if not hal.is_result_of(commands, "util.global.load"):
+    if not hal.is_result_of(commands, _GLOBAL_LOAD):
         return None
     symbol = commands.owner.attributes["global"]
     functions = hal.child_operations(module)
@@ -157,7 +192,7 @@ def _recorder(module: Any, function: Any) -> Any:
         if initializer.name != "util.initializer":
             continue
         for store in hal.child_operations(initializer):
-            if store.name != "util.global.store" or store.attributes["global"] != symbol:
+            if store.name != _GLOBAL_STORE or store.attributes["global"] != symbol:
                 continue
             stored = store.operands[0]
             is_call = hal.is_result_of(stored, "util.call")
@@ -166,6 +201,19 @@ def _recorder(module: Any, function: Any) -> Any:
                 if op.name == "util.func" and op.attributes["sym_name"].value == callee:
                     return op if all(map(_is_known_command, hal.child_operations(op))) else None
     return None
+
+
+def _reads_variables(module: Any, function: Any) -> bool:
+    """True if a function reads variables, whose buffers differ between calls."""
+    variables = {
+        op.attributes["sym_name"].value
+        for op in hal.child_operations(module)
+        if op.name == "util.global" and "is_mutable" in op.attributes
+    }
+    return any(
+        op.name == _GLOBAL_LOAD and op.attributes["global"].value in variables
+        for op in hal.child_operations(function)
+    )
 
 
 def _buffer_slots(op: Any) -> list[tuple[int, int]]:

@@ -220,7 +220,7 @@ class Function:
                 "it with 'subquant compile'"
             )
         return [
-            Parameter(type_, f"argument {number} of '{self.name}'", self.signature.keeps_state)
+            Parameter(type_, f"argument {number} of '{self.name}'", self._keeps_arrays)
             for number, type_ in enumerate(self.signature.inputs)
         ]
 
@@ -228,8 +228,16 @@ class Function:
     def _results(self) -> list[Result]:
         if self.signature is None:
             return []
-        keeps_state = self.signature.keeps_state
-        return [Result(type_, keeps_state) for type_ in self.signature.outputs]
+        return [Result(type_, self._keeps_arrays) for type_ in self.signature.outputs]
+
+    @property
+    def _keeps_arrays(self) -> bool:
+        """True if an array of a call may be one of the program's variables after it.
+
+        A bound entry point stores memory of its own only (`subquant.iree_hooks.sync_entries`).
+        """
+        keeps_state = self.signature is not None and self.signature.keeps_state
+        return keeps_state and self._entry.bound is None
 
     def argument_index(self, argument: int | str) -> int:
         """Return the number of an argument from its number or name; UsageError for others."""

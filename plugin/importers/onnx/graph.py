@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ...errors import InputError, Place, Remark, SubquantError, UnsupportedError, UsageError, quoted
 from ...numerics.element_types import AnyArray, Array, ElementType
 from .call import IMPORTERS, Call, Operand, type_of_dtype
@@ -136,7 +138,8 @@ class Graph(ABC):
         outer_scope, self._scope = self._scope, values
         for node in nodes:
             operands = [values[name] if name else None for name in node.inputs]
-            with self._node_context(node):
+            # Infinities and NaN are results of IEEE 754, of which NumPy warns.
+            with self._node_context(node), np.errstate(all="ignore"):
                 results = zip(node.outputs, self._computed(node, operands), strict=False)
                 for name, operand in results:
                     if not name:

@@ -22,6 +22,12 @@ from .match_failure import IS_SMALL, MatchFailure
 
 MIN_MACS = 1 << 12
 """A call of a kernel pays from this number of MACs on."""
+MIN_MACS_FUSED = 1 << 6
+"""A call pays from this number of MACs on where it may join the dispatch of another contraction.
+
+microWakeWord's networks, whose depthwise filters have 128 and 160 MACs, take 20 to 30 % less time
+than with 256.
+"""
 _MAX_DENSE_GROUPS = 8
 """Up to this number of groups, a weight with zeros for the other groups costs the least."""
 _MIN_SLICE_LANES, _MAX_K_PACK = 16, 4

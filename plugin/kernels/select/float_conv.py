@@ -37,8 +37,6 @@ _ELEMENTS_PER_COPY_WORKGROUP = 1 << 13
 """A workgroup copies at least this many activations."""
 _MAX_FUSED_OPERATIONS = 8
 """Operations of an epilogue that is applied to each vector of accumulators in its register."""
-MIN_FLOAT_MACS_FUSED = 1 << 6
-"""A call pays from this number of MACs on where another contraction gets a kernel, too."""
 _FLOATS = ("f16", "bf16", "f32")
 
 

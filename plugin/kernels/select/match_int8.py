@@ -20,8 +20,6 @@ from ..pack.int8_weight import Int8Weight
 from .conv_match import MIN_MACS, ConvMatch, has_slices
 from .match_failure import NOT_INT8, MatchFailure
 
-MIN_MACS_FUSED = 1 << 8
-"""The same where the call may be fused with the dispatch of another contraction."""
 _MAX_AMX_CHANNEL_SLICES = 8
 """AMX multiplies all groups of a slice; it is faster than vectors up to this number of slices.
 

@@ -65,9 +65,9 @@ from ...kernels.select.attention import call_attention
 from ...kernels.select.blockwise import BlockwiseMatch, call_blockwise
 from ...kernels.select.call_int8 import call_int8
 from ...kernels.select.chosen_matrices import match_chosen_matrices, match_chosen_weight
-from ...kernels.select.conv_match import MIN_MACS
+from ...kernels.select.conv_match import MIN_MACS, MIN_MACS_FUSED
 from ...kernels.select.dynamic_m import DynamicMMatch, call_dynamic_m
-from ...kernels.select.float_conv import MIN_FLOAT_MACS_FUSED, FloatConvMatch, call_float_conv
+from ...kernels.select.float_conv import FloatConvMatch, call_float_conv
 from ...kernels.select.float_weight import match_float_weight
 from ...kernels.select.gather_rows import (
     match_gather_floats,
@@ -76,7 +76,7 @@ from ...kernels.select.gather_rows import (
 )
 from ...kernels.select.gpu import GPU_INSTRUCTIONS, call_gpu, match_gpu
 from ...kernels.select.match_failure import MatchFailure
-from ...kernels.select.match_int8 import MIN_MACS_FUSED, Int8Match
+from ...kernels.select.match_int8 import Int8Match
 from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named, producer_named
 from ..quantization.math.contraction import Contraction
@@ -334,8 +334,7 @@ class _Selection:
         return value, epilogue
 
     def _float_conv(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
-        min_macs = self._min_macs if self._min_macs == MIN_MACS else MIN_FLOAT_MACS_FUSED
-        conv = FloatConvMatch.of(op, self._target, self._module_globals, min_macs)
+        conv = FloatConvMatch.of(op, self._target, self._module_globals, self._min_macs)
         if isinstance(conv, MatchFailure):
             return conv, None
         result = op.results[0]

@@ -25,7 +25,16 @@ def centered_input(
     index: int,
     read_grid: Callable[[Operand, tuple[int, ...]], tuple[AnyArray, tuple[int, ...]]],
 ) -> AnyArray:
-    """An input of integers less its zero points, if it has any: they are two inputs after it.
+    """An input of integers less its zero points; see `integer_input`."""
+    return integer_input(call, index, read_grid).centered()[0]
+
+
+def integer_input(
+    call: Call,
+    index: int,
+    read_grid: Callable[[Operand, tuple[int, ...]], tuple[AnyArray, tuple[int, ...]]],
+) -> Quantized:
+    """An input of integers with its zero points, if it has any: they are two inputs after it.
 
     `read_grid` returns the zero points for a shape, as `grid` does.
     """
@@ -33,7 +42,7 @@ def centered_input(
     if zero_operand is not None:
         zero_points, _ = read_grid(zero_operand, operand.shape)
     ones = np.ones((1,) * len(operand.shape), np.float32)
-    return Quantized(operand.value, operand.type, ones, zero_points, operand.shape).centered()[0]
+    return Quantized(operand.value, operand.type, ones, zero_points, operand.shape)
 
 
 def accumulator(

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from ....numerics.array_functions import convert
+from ....numerics.array_functions import convert, is_known
 from ....numerics.convolutions import convolve, dilate
 from ....numerics.element_types import AnyArray, DType, ElementType
 from ..call import Call, Operand, importer
 from ..elementwise.float_operands import computing_dtype
 from ..quantization.expressed import Quantized, ScaledSum, accumulator_type
 from ..quantization.quantize_linear import grid, quantized, stored
-from .accumulators import accumulator, add_bias, centered_input, product_factor, reason_for_floats
+from .accumulators import accumulator, add_bias, integer_input, product_factor, reason_for_floats
 
 
 def _geometry(call: Call, images: Sequence[int], kernels: Sequence[int]) -> tuple[
@@ -108,6 +109,38 @@ def _convolved(
     return result.reshape((*result.shape[:2], result.shape[3])) if is_1d else result
 
 
+def _centered_convolution(
+    call: Call, images: Quantized, kernels: AnyArray, dtype: DType
+) -> AnyArray:
+    """Convolve images less their zero point; padding is 0.
+
+    A computed zero point ``z`` of 8-bit images is the padding of their storage ``q``, and it is
+    subtracted after the sum, so that kernels for 8 bits multiply ``q``::
+
+        sum_k (q[k] - z) * w[k] = sum_k q[k] * w[k] - z * sum_k w[k]      (modulo 2**32)
+    """
+    zero_points, storage = images.zero_points, images.storage
+    if (
+        zero_points is None
+        or is_known(zero_points)
+        or math.prod(zero_points.shape) != 1
+        or is_known(storage)
+        or not is_known(kernels)
+        or images.type not in ("INT8", "UINT8")
+        or dtype != np.int32
+    ):
+        return convolution(call, images.centered()[0], kernels, dtype)
+    pads, *steps = _geometry(call, storage.shape, kernels.shape)
+    if any(map(any, pads)):
+        fill = zero_points.reshape(())
+        storage = np.pad(storage, ((0, 0), (0, 0), *pads), constant_values=fill)
+    widened = replace(images, storage=storage, zero_points=None).centered()[0]
+    total = _convolved(widened, kernels, [(0, 0)] * len(pads), *steps, dtype)
+    shape = (1, -1, *(1,) * len(pads))
+    weight_sums = kernels.sum(axis=tuple(range(1, kernels.ndim)), dtype=np.int32).reshape(shape)
+    return total - zero_points.astype(np.int32).reshape((1,) * total.ndim) * weight_sums
+
+
 def _integer_convolution(call: Call, images: Quantized, kernels: Quantized) -> ScaledSum | None:
     """Convolve integers; None for several image scales, f16 ones, or kernels not by channel."""
     reason = ""
@@ -120,9 +153,9 @@ def _integer_convolution(call: Call, images: Quantized, kernels: Quantized) -> S
     if reason:
         call.with_floats(reason)
         return None
-    (x, x_bound), (w, w_bound) = images.centered(), kernels.centered()
+    (_, x_bound), (w, w_bound) = images.centered(), kernels.centered()
     bound, dtype = accumulator(w, w_bound, x_bound, tuple(range(1, w.ndim)))
-    total = convolution(call, x, w, dtype)
+    total = _centered_convolution(call, images, w, dtype)
     rank = total.ndim
     channel_scales = kernels.scales.reshape((1, -1, *(1,) * (rank - 2)))
     factor = product_factor(images.scales.reshape((1,) * rank), channel_scales, rank)
@@ -133,10 +166,10 @@ def _integer_convolution(call: Call, images: Quantized, kernels: Quantized) -> S
 def conv_integer(call: Call) -> AnyArray:
     """ConvInteger-10: ``x, w, x_zero_point, w_zero_point`` to int32."""
     images, kernels = (
-        centered_input(call, n, lambda zeros, shape: grid(call, zeros, shape, 0)) for n in (0, 1)
+        integer_input(call, n, lambda zeros, shape: grid(call, zeros, shape, 0)) for n in (0, 1)
     )
     call.with_integers()
-    return convolution(call, images, kernels, np.dtype(np.int32))
+    return _centered_convolution(call, images, kernels.centered()[0], np.dtype(np.int32))
 
 
 @importer("QLinearConv", "com.microsoft.QLinearConv")

@@ -88,8 +88,13 @@ def _with_length(value: AnyArray, length: int) -> AnyArray:
 
 @importer("STFT")
 def stft(call: Call) -> Operand:
-    """STFT-17: the transforms of overlapping frames of a signal ``[batch, length, 1 or 2]``."""
+    """STFT-17: the transforms of overlapping frames of a signal ``[batch, length, 1 or 2]``.
+
+    ONNX Runtime takes a real signal ``[batch, length]``, too.
+    """
     value = call.array(0)
+    if value.ndim == 2:
+        value = value[..., None]
     real, imaginary = _components(call, value)
     step = int(call.constant_scalar(1))
     is_onesided = bool(call.attribute("onesided", 1))

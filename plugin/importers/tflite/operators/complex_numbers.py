@@ -20,7 +20,7 @@ from ..data_movement import MOVED_INPUTS
 from ..operand import ComplexValue, Operand
 from .padding import pad_or_crop
 
-_COMPLEX_TO_REAL = frozenset(("COMPLEX_ABS", "IMAG", "REAL"))
+_COMPLEX_TO_REAL = frozenset(("CAST", "COMPLEX_ABS", "IMAG", "REAL"))
 
 
 def has_complex_operands(call: Call) -> bool:

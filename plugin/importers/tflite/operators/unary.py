@@ -26,6 +26,7 @@ from ..arithmetic.requantization import (
     round_half_away,
 )
 from ..call import Call, importer
+from ..operand import ComplexValue
 
 _ONE = np.float32(1)
 
@@ -213,9 +214,17 @@ def fake_quant(call: Call) -> AnyArray:
 
 @importer("CAST")
 def cast(call: Call) -> AnyArray:
-    """Import CAST; floats are truncated to integers with saturation, NaN to the greatest."""
-    value, element = call.input(0).value, ElementType.parse(call.output.element)
-    if not call.input(0).is_float or not element.is_integer:
+    """Import CAST; floats are truncated to integers with saturation, NaN to the greatest.
+
+    A complex number is cast by its real part.
+    """
+    operand = call.input(0)
+    is_complex = isinstance(operand.value, ComplexValue)
+    if call.output.type == "COMPLEX64":
+        raise call.error("does not support results of type COMPLEX64", UnsupportedError)
+    value = operand.value.real if is_complex else operand.value
+    element = ElementType.parse(call.output.element)
+    if not (is_complex or operand.is_float) or not element.is_integer:
         return convert(value, element)
     floats = value if value.dtype.itemsize >= 4 else value.astype(np.float32)
     kind, info = floats.dtype.type, np.iinfo(element.dtype)
