@@ -130,12 +130,13 @@ def _centered_convolution(
         or dtype != np.int32
     ):
         return convolution(call, images.centered()[0], kernels, dtype)
-    pads, *steps = _geometry(call, storage.shape, kernels.shape)
+    pads, strides, dilations, groups = _geometry(call, storage.shape, kernels.shape)
     if any(map(any, pads)):
         fill = zero_points.reshape(())
         storage = np.pad(storage, ((0, 0), (0, 0), *pads), constant_values=fill)
     widened = replace(images, storage=storage, zero_points=None).centered()[0]
-    total = _convolved(widened, kernels, [(0, 0)] * len(pads), *steps, dtype)
+    no_pads = [(0, 0)] * len(pads)
+    total = _convolved(widened, kernels, no_pads, strides, dilations, groups, dtype)
     shape = (1, -1, *(1,) * len(pads))
     weight_sums = kernels.sum(axis=tuple(range(1, kernels.ndim)), dtype=np.int32).reshape(shape)
     return total - zero_points.astype(np.int32).reshape((1,) * total.ndim) * weight_sums
