@@ -94,32 +94,7 @@ def separate_branch_buffers(ir: Any, module: Any) -> None:
         if function.name == "util.func":
             for op in child_operations(function):
                 if op.name in BRANCHES:
-                    _separate_constants(ir, op)
                     _separate_buffers(ir, op)
-
-
-def _separate_constants(ir: Any, branch: Any) -> None:
-    """Pass sums of constants and a 0 that IREE cannot fold, in place of constants.
-
-    IREE 3.13 gives a constant that a block uses for the last time, and an argument of the block
-    that it is passed to, one register, which another branch to the block overwrites.
-    `tests/test_loops.py`, `test_a_constant_beside_an_argument_of_a_block`, shows it.
-    """
-    buffers = [each for each in branch.operands if str(each.type) == _BUFFER_TYPE]
-    for index, constant in enumerate(branch.operands):
-        if not (buffers and is_result_of(constant, CONSTANT)):
-            continue
-        if str(constant.type) not in ("index", "i32", "i64"):
-            continue
-        with ir.InsertionPoint(branch), branch.location:
-            null = ir.Operation.create(NULL, [buffers[0].type]).result
-            i1 = ir.IntegerType.get_signless(1)
-            is_null = ir.Operation.create("util.cmp.eq", [i1], [buffers[0], null]).result
-            is_index = str(constant.type) == "index"
-            cast = "arith.index_castui" if is_index else "arith.extui"
-            zero = ir.Operation.create(cast, [constant.type], [is_null]).result
-            total = ir.Operation.create("arith.addi", [constant.type], [constant, zero])
-            branch.operands[index] = total.result
 
 
 def _separate_buffers(ir: Any, branch: Any) -> None:

@@ -48,6 +48,7 @@ _FENCE_OPERATIONS = (
     *(_GLOBAL_LOAD, _GLOBAL_STORE),
 )
 """A variable has a fence in a global of its own: that of the call that has written the variable."""
+_LOAD = "hal.buffer.load"
 _CHECKS = ("hal.buffer_view.assert", "hal.buffer.assert")
 _COMMANDS = "hal.command_buffer."
 _DISPATCH, _CREATE_COMMANDS = f"{_COMMANDS}dispatch", f"{_COMMANDS}create"
@@ -86,7 +87,15 @@ def add_sync_entries(ir: Any, module: Any) -> None:
 
 
 def _uses_known_fences(function: Any) -> bool:
-    """True if only `_FENCE_OPERATIONS` use fences and only `_SUBMISSIONS` use queues."""
+    """True if only `_FENCE_OPERATIONS` use fences and only `_SUBMISSIONS` use queues.
+
+    A function that loads from a buffer and branches keeps its fences: without them, IREE 3.13 may
+    give a constant and an argument of a block one register, which is then overwritten.
+    `tests/test_loops.py`, `test_a_constant_beside_an_argument_of_a_block`, shows it.
+    """
+    has_branches = len(list(function.regions[0].blocks)) > 1
+    if has_branches and any(op.name == _LOAD for op in hal.child_operations(function)):
+        return False
     for op in hal.child_operations(function):
         if list(op.regions) or (hal.has_fences(op) and op.name not in _FENCE_OPERATIONS):
             return False
@@ -123,7 +132,7 @@ def _returns_allocations(function: Any) -> bool:
     views = operations[-1].operands
     return (
         len(list(function.regions[0].blocks)) == 1
-        and not any(op.name == "hal.buffer.load" for op in operations)
+        and not any(op.name == _LOAD for op in operations)
         and all(hal.is_result_of(buffer, hal.ALLOCA) for buffer in variables)
         and all(
             hal.is_result_of(view, hal.BUFFER_VIEW_CREATE)
