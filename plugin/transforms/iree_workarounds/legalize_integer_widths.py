@@ -33,6 +33,7 @@ from ...core._mlir import Operation, Value, ir
 from ...core.option_fields import Containers
 from ...dialects.dense import array_of_dense, dense_of_array
 from ...dialects.quant import element_type
+from ...emit import linalg
 from ...emit.operation import number_of, with_element
 from ...errors import Remark, UnsupportedError
 from ..base import (
@@ -66,8 +67,11 @@ _RIGHT_ON_SIGN_EXTENDED = _operations({
 })  # fmt: skip
 """Operations that are right on sign-extended values, with a sign-extended result."""
 
-_DIALECTS_THAT_MOVE = ("builtin.", "cf.", "func.", "linalg.", "scf.", "tensor.")
-"""Dialects whose operations do not compute."""
+_DIALECTS_THAT_MOVE = (
+    *("builtin.", "cf.", "func.", "linalg.", "scf.", "tensor."),
+    *(linalg.BARRIER, linalg.TIE_SHAPE),
+)
+"""Prefixes of operations that do not compute."""
 _WRAPPING = _operations({
     "arith": "addi subi muli shli divsi floordivsi ceildivsi index_cast",
     "math": "absi",
