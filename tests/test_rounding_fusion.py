@@ -83,7 +83,7 @@ def test_dynamic_activation_quantization(cpu):
     text = f"func.func @main(%x: tensor<1x64xf32>) -> tensor<1x80xf32> {{{layers}\n"
     text += "  return %y2 : tensor<1x80xf32>\n}"
     lowered = compile_to_bytes(text, emit="mlir").decode()
-    assert calls(lowered) == ["joined"]
+    assert calls(lowered) == ["fused"]
     assert lowered.count("math.floor") == 2  # two operations read each
     main = Executable(compile_to_bytes(text)).main
     for x in (random.standard_normal((1, 64)), np.zeros((1, 64)), np.full((1, 64), -0.5)):
@@ -100,7 +100,7 @@ def test_the_greatest_magnitude_is_an_integer_maximum(cpu):
     text = f"func.func @main(%x: tensor<1x128xf32>) -> {types} {{{layer}\n"
     text += f"  return %y1, %max1 : {types[1:-1]}\n}}"
     lowered = compile_to_bytes(text, emit="mlir").decode()
-    assert calls(lowered) == ["joined"]
+    assert calls(lowered) == ["fused"]
     assert "<maxui>" in lowered
     assert "maximumf" not in lowered
     main = Executable(compile_to_bytes(text)).main
