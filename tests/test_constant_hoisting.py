@@ -42,7 +42,18 @@ TABLE = product(
 )
 
 
-@pytest.mark.parametrize(("text", "expected"), [(product(), False), (ALIKE, False), (TABLE, True)])
+NO_KERNEL = """
+func.func @main(%x: tensor<3x0xf32>, %y: tensor<0x2xf32>) -> tensor<3x2xf32> {
+  %z = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
+      : (tensor<3x0xf32>, tensor<0x2xf32>) -> tensor<3x2xf32>
+  return %z : tensor<3x2xf32>
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(product(), False), (ALIKE, False), (TABLE, True), (NO_KERNEL, True)],
+)
 def test_tables_are_computed_once(text: str, expected: bool) -> None:
     """Elements that kernels do not read count, but not those that are alike."""
     module = parse_text(text, create_context())

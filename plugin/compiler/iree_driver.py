@@ -102,7 +102,7 @@ def run_iree(
         peels_loops: peel remainder loops, unless a flag says otherwise or IREE then refuses the
             module.
         hoists_constants: compute constant expressions before the first call, unless a flag says
-            otherwise.
+            otherwise; they are where IREE fails without.
         with_workers: add a worker pool (`subquant.iree_hooks`), for a CPU; only for options with
             `uses_session`.
         worker_program: the result of `compile_worker_program`, if it is in the cache.
@@ -116,12 +116,12 @@ def run_iree(
     workers: str | dict[str, str] = session.COMPILE_WORKER_PROGRAM if with_workers else ""
     if with_workers and worker_program:
         workers, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": worker_program}
-    if not (hoists_constants or any(_HOISTING_FLAG in flag for flag in flags)):
-        flags = [f"--{_HOISTING_FLAG}=false", *flags]
     attempts = [flags]
     if peels_loops and not any(_REMAINDER_STRATEGY_FLAG in flag for flag in flags):
         # Unmasked vectors may exceed IREE's bound for vectors: the default is the next attempt.
         attempts.insert(0, [f"--{_REMAINDER_STRATEGY_FLAG}=peel", *flags])
+    if not (hoists_constants or any(_HOISTING_FLAG in flag for flag in flags)):
+        attempts.insert(0, [f"--{_HOISTING_FLAG}=false", *attempts[0]])
     verification = [session.VERIFY_FLAG] if uses_session(options) else []
     if VERIFIES_EACH_PASS:
         attempts = [[*verification, *each] for each in attempts]
