@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 
-from ..core._mlir import Operation, Value, ir
+from ..core._mlir import Value, ir
+from ..dialects.dense import constant_attribute
 from ..transforms.base import walk
 
 _MAX_SHARE = 0.001
 """The share of constant elements that operations other than kernels read, without hoisting."""
 _DISPATCH = "flow.dispatch"
-_CONSTANTS = ("stablehlo.constant", "arith.constant")
 
 
 def hoists_constants(module: ir.Module) -> bool:
@@ -39,17 +39,14 @@ def hoists_constants(module: ir.Module) -> bool:
             continue
         by_others += elements
         if all(operand in constants for operand in operands):
-            constants.update((result, _elements(operation, result)) for result in operation.results)
+            constants.update((result, _elements(result)) for result in operation.results)
     return not by_kernels or by_others > _MAX_SHARE * by_kernels
 
 
-def _elements(op: Operation, result: Value) -> int:
-    """Return the number of elements of a constant; 0 for one element or a repeated one."""
-    type_ = result.type
-    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+def _elements(result: Value) -> int:
+    """Return the number of elements of a constant; 0 for a scalar or a repeated element."""
+    type_, attribute = result.type, constant_attribute(result)
+    is_tensor = isinstance(type_, ir.RankedTensorType) and type_.has_static_shape
+    if not is_tensor or (attribute is not None and attribute.is_splat):
         return 0
-    if op.name in _CONSTANTS:
-        attribute = op.attributes["value"]
-        if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
-            return 0
     return math.prod(type_.shape)

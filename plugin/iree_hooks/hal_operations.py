@@ -101,7 +101,7 @@ def _separate_buffers(ir: Any, branch: Any) -> None:
     """Replace each buffer that a branch has passed before by another SSA value."""
     passed: dict[Any, Any] = {}  # the last value of each buffer
     for index, value in enumerate(branch.operands):
-        if str(value.type) != _BUFFER_TYPE:
+        if not is_buffer(value):
             continue
         buffer = value
         while is_result_of(buffer, OPTIMIZATION_BARRIER):

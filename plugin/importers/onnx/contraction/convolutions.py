@@ -110,9 +110,9 @@ def _convolved(
 
 
 def _centered_convolution(
-    call: Call, images: Quantized, kernels: AnyArray, dtype: DType
+    call: Call, images: Quantized, centered: AnyArray, kernels: AnyArray, dtype: DType
 ) -> AnyArray:
-    """Convolve images less their zero point; padding is 0.
+    """Convolve images less their zero point; padding is 0. `centered` are these differences.
 
     A computed zero point ``z`` of 8-bit images is the padding of their storage ``q``, and it is
     subtracted after the sum, so that kernels for 8 bits multiply ``q``::
@@ -129,7 +129,7 @@ def _centered_convolution(
         or images.type not in ("INT8", "UINT8")
         or dtype != np.int32
     ):
-        return convolution(call, images.centered()[0], kernels, dtype)
+        return convolution(call, centered, kernels, dtype)
     pads, strides, dilations, groups = _geometry(call, storage.shape, kernels.shape)
     if any(map(any, pads)):
         fill = zero_points.reshape(())
@@ -154,9 +154,9 @@ def _integer_convolution(call: Call, images: Quantized, kernels: Quantized) -> S
     if reason:
         call.with_floats(reason)
         return None
-    (_, x_bound), (w, w_bound) = images.centered(), kernels.centered()
+    (x, x_bound), (w, w_bound) = images.centered(), kernels.centered()
     bound, dtype = accumulator(w, w_bound, x_bound, tuple(range(1, w.ndim)))
-    total = _centered_convolution(call, images, w, dtype)
+    total = _centered_convolution(call, images, x, w, dtype)
     rank = total.ndim
     channel_scales = kernels.scales.reshape((1, -1, *(1,) * (rank - 2)))
     factor = product_factor(images.scales.reshape((1,) * rank), channel_scales, rank)
@@ -170,7 +170,8 @@ def conv_integer(call: Call) -> AnyArray:
         integer_input(call, n, lambda zeros, shape: grid(call, zeros, shape, 0)) for n in (0, 1)
     )
     call.with_integers()
-    return _centered_convolution(call, images, kernels.centered()[0], np.dtype(np.int32))
+    (x, _), (w, _) = images.centered(), kernels.centered()
+    return _centered_convolution(call, images, x, w, np.dtype(np.int32))
 
 
 @importer("QLinearConv", "com.microsoft.QLinearConv")
