@@ -2,8 +2,10 @@
 
 Loops over rows read ``M x K`` integers, and the words of a row are consecutive. AMX loop nests read
 16 rows of a panel of K, and one word of 16 rows, at once. For them panels are consecutive, and so
-are the ``M`` words of one kind of a block: rows that are a power of two apart would share few sets
-of the L1 cache (``docs/performance/kernels.md``).
+are the ``M`` words of one kind of a block.
+
+Rows that are a power of two apart would share few sets of the L1 cache, so rows are padded to an
+odd number of cache lines (``docs/performance/kernels.md``).
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from ...emit.amx import address, i64_of
 from ...emit.kernel import Binding
 from ...emit.linalg import constant_index
 from ...emit.vectors import quotient, remainder
-from ...numerics.element_types import F32, I32, ElementType
+from ...numerics.element_types import F32, I8, I32, ElementType
+
+_CACHE_LINE = 64
+"""Bytes of a cache line."""
 
 
 class BlockWord(IntEnum):
@@ -38,7 +43,8 @@ class ActivationLayout:
 
     Args:
         panel_k: K of a panel, which divides K and has whole blocks; None for rows of all of K. With
-            panels, integers are ``K / panel_k x M x panel_k``, and words ``words x blocks x M``.
+            panels, integers are ``K / panel_k x M x panel_k``, and words ``words x blocks x M``;
+            without, both have a row of padded size for each of ``M``.
         words: the words of a block.
     """
 
@@ -55,14 +61,14 @@ class ActivationLayout:
     def integers_shape(self, m: int | None) -> tuple[int | None, ...]:
         """The shape of the integers."""
         if self.panel_k is None:
-            return (m, self.k)
+            return (m, _padded(self.k, I8))
         return (self.k // self.panel_k, m, self.panel_k)
 
     def words_shape(self, m: int | None) -> tuple[int | None, ...]:
         """The shape of the words."""
-        return (
-            (m, self.words * self.blocks) if self.panel_k is None else (self.words, self.blocks, m)
-        )
+        if self.panel_k is None:
+            return (m, _padded(self.words * self.blocks, I32))
+        return (self.words, self.blocks, m)
 
     def integers(self, element: ElementType) -> Binding:
         """The binding of the integers, as elements with one (i8) or four integers (i32)."""
@@ -122,6 +128,12 @@ class RowWords:
         number = (block + word * self.layout.blocks) * self.m + self.first
         start = address(self.words) + i64_of(number * (F32.bits // 8))
         return load_elements(start, self.count, F32)
+
+
+def _padded(size: int, element: ElementType) -> int:
+    """The least size of a row that has an odd number of whole cache lines."""
+    per_line = _CACHE_LINE * 8 // element.bits
+    return (-(-size // per_line) | 1) * per_line
 
 
 def index_plus(index: Value, offset: int) -> Value:
