@@ -39,8 +39,9 @@ NEVER_FAILS = frozenset(re.findall(r"[\w-]+", """
     bound-loops contract-storage estimate-work expand-stablehlo fold-constants
     fuse-block-contractions isolate-contraction-operands legalize-qdq-to-quantized-op
     legalize-quantized-op-to-qdq lower-attention lower-block-contractions lower-packed-storage
-    narrow-byte-sums narrow-requantization pack-narrow-storage quant-legalize-to-tosa-rescale
-    raise-attention raise-dequantization raise-linalg select-kernels separate-variables
+    narrow-byte-sums narrow-requantization order-variables pack-narrow-storage
+    quant-legalize-to-tosa-rescale raise-attention raise-dequantization raise-linalg select-kernels
+    separate-variables
 """))  # fmt: skip
 
 _RUN = re.compile(r"^\s*//\s*RUN:\s*(.*?)\s*$", re.MULTILINE)

@@ -300,6 +300,7 @@ def compile_pipeline(
         ("narrow-byte-sums", {}),
         *([("check-integer-only", {})] if options.integer_only else []),
         ("separate-variables", {}),
+        ("order-variables", {}),
         (
             "expand-stablehlo",
             {

@@ -45,6 +45,7 @@ PASSES: dict[str, str] = {
     "narrow-byte-sums": "compute scaled and rounded sums of two bytes with one shift",
     "check-integer-only": "fail if floats are computed between quantized values",
     "separate-variables": "give variables with equal initial values memory of their own",
+    "order-variables": "name variables in the order in which they are assigned",
     "expand-stablehlo": "expand StableHLO operations that IREE refuses or gets wrong",
     "lower-unranked-tensors": "replace unranked tensors by a flat tensor and a shape tensor",
     "box-half-scalars": "pass f16 and bf16 scalars of public functions as tensors of rank 0",

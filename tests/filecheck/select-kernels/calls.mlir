@@ -15,9 +15,9 @@
 // CHECK-LABEL: func.func @product(
 // CHECK-SAME: %[[X:.*]]: tensor<3x128xf32>,
 // CHECK: %[[R:.*]]:2 = "flow.dispatch"(%[[X]]) {entry_points = [@quantize_rows::@quantize_rows]
-// CHECK-SAME: -> (tensor<3x128xi8>, tensor<3x8xi32>)
+// CHECK-SAME: -> (tensor<3x192xi8>, tensor<3x16xi32>)
 // CHECK: %[[Y:.*]] = "flow.dispatch"(%{{.*}}, %{{.*}}, %[[R]]#0, %[[R]]#1) {entry_points = [@blockwise_gemm::@blockwise_gemm]
-// CHECK-SAME: (tensor<16x4x128xi8>, tensor<16x4x8xf32>, tensor<3x128xi8>, tensor<3x8xi32>) -> tensor<3x128xf32>
+// CHECK-SAME: (tensor<16x4x128xi8>, tensor<16x4x8xf32>, tensor<3x192xi8>, tensor<3x16xi32>) -> tensor<3x128xf32>
 // CHECK: return %[[Y]]
 func.func @product(%x: tensor<3x128xf32>, %q: tensor<128x64xi8>, %s: tensor<128x4xf32>) -> tensor<3x128xf32> {
   %y = "subquant.block_contraction"(%x, %q, %s) {
