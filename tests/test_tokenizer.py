@@ -45,6 +45,22 @@ def test_characters_without_pieces_are_unknown_where_there_are_no_bytes(text: st
     assert got == once
 
 
+@pytest.mark.parametrize("kind", [None, 1, 3, 4, 5])
+def test_bytes_are_known_by_their_names(kind: int | None) -> None:
+    """llama.cpp writes these tokens for a file without types, or with another type for a byte."""
+    types = list(SCORED["tokenizer.ggml.token_type"])
+    token = SCORED["tokenizer.ggml.tokens"].index("<0x0C>")
+    if kind is not None:
+        types[token] = kind
+    changed = Tokenizer.from_properties(scored(token_type=types if kind else None))
+    text = "a\x0c\u4e95\t"
+    tokens = changed.encode(text, start=False)
+    assert tokens == naive_scored(SCORED, text)
+    assert changed.bytes_of(tokens[-1]) == b"\t"
+    if kind in (None, 1):
+        assert changed.decode(tokens) == text
+
+
 @given(WORDS)
 @example("hello the world's 123 not  on.\n\n ö 🙂'll")
 @example("  leading, trailing  ")

@@ -155,7 +155,11 @@ def _head(length: int) -> bytes:
 
 
 def _set_bytes(vocabulary: Vocabulary, types: Array) -> bool:
-    """Return True if there is a piece for each byte, as SentencePiece needs."""
+    """Return True if there is a piece for each byte, as SentencePiece needs.
+
+    The pieces of bytes are known by their names, as in llama.cpp: files without
+    ``tokenizer.ggml.token_type``, or with another type for one of them, encode the same.
+    """
     tokens = np.flatnonzero(types == PieceType.BYTE).tolist()
     pieces = [vocabulary.pieces[token] for token in tokens]
     wrong = [piece for piece in pieces if not _BYTE.fullmatch(piece)]
@@ -163,8 +167,18 @@ def _set_bytes(vocabulary: Vocabulary, types: Array) -> bool:
         raise InputError(f"the model's piece {quoted(wrong[0])} is a byte, expected '<0xXX>'")
     if len({piece.upper() for piece in pieces}) == len(pieces) == 256:
         return True
+    named = {
+        piece.upper(): token
+        for token, piece in enumerate(vocabulary.pieces)
+        if piece.startswith("<0x") and _BYTE.fullmatch(piece)
+    }
     types[tokens] = PieceType.NORMAL
-    return False
+    if len(named) == 256:
+        of_bytes = list(named.values())
+        types[of_bytes] = PieceType.BYTE
+        is_text = vocabulary.types[of_bytes] == PieceType.NORMAL
+        vocabulary.types[np.array(of_bytes)[is_text]] = PieceType.BYTE
+    return len(named) == 256
 
 
 def _varint(value: int) -> bytes:

@@ -64,10 +64,18 @@ class ModelSource:
     @property
     def remarks(self) -> list[str]:
         """The parts of the file that are not used, as lines for people."""
-        if not self.image_tensors:
-            return []
-        count, first = counted(len(self.image_tensors), "tensor"), self.image_tensors[0]
-        return [f"{count} of images ({first}, ...) are not used: text only"]
+        remarks = []
+        if self.image_tensors:
+            count, first = counted(len(self.image_tensors), "tensor"), self.image_tensors[0]
+            remarks.append(f"{count} of images ({first}, ...) are not used: text only")
+        if is_checkpoint(self.properties) and self._has_files:
+            from .huggingface.generation_settings import unused_keys
+
+            name = "generation_config.json"
+            keys = unused_keys(self._files.load(name, "the configuration of generation"))
+            if keys:
+                remarks.append(f"{', '.join(map(repr, keys))} of {name} are not used")
+        return remarks
 
     def parameters(self) -> Dataset:
         """Return the data set of the program's parameters: stacked, reordered, none is unused."""
@@ -111,6 +119,11 @@ class ModelSource:
 
         assert isinstance(tokenizer, CheckpointTokenizer)  # `tokenizer` made it
         return tokenizer.chat_template()
+
+    @property
+    def _has_files(self) -> bool:
+        """Return True where `_files` are found: archives may have no tokenizer."""
+        return self.path.suffix != ".irpa" or PROPERTY in self.properties
 
     @functools.cached_property
     def _files(self) -> TokenizerFiles:

@@ -29,9 +29,12 @@ from ..chat import ChatTemplate
 from ..memory import in_own_arena, return_free_memory
 from ..tokenizer import check_text
 from .decoding import CheckpointTextStream, PieceDecoder
+from .special_tokens import apply_settings, content_of, named_tokens
 
 _DEFAULT_TEMPLATE = "default"
 """The name of the template of a list that conversations take."""
+_CLASSES_WITHOUT_DEFAULTS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""The classes of transformers that have no start token where the configuration names none."""
 
 
 class CheckpointTokenizer:
@@ -50,21 +53,22 @@ class CheckpointTokenizer:
     def __init__(self, files: TokenizerFiles, config: Mapping[str, Json]) -> None:
         self._files, self._location = files, files.location_of("tokenizer.json")
         self._library_tokenizer: Any = None
-        self.size: int = self._engine.get_vocab_size(with_added_tokens=True)
-        """The size of the vocabulary."""
         # Files without a limit have 'model_max_length' of 1e30, with all its digits.
         self._settings: JsonObject = files.load(
             "special_tokens_map.json", "the names of special tokens"
         ) | files.load(
             "tokenizer_config.json", "the tokenizer's configuration", has_any_number=True
         )
+        self.size: int = self._engine.get_vocab_size(with_added_tokens=True)
+        """The size of the vocabulary."""
         self._check_added_tokens()
         self.start_token = self._token("bos_token", config.get("bos_token_id"))
         """The token that text starts with, if there is one; see `adds_start`."""
         with self._library_errors("the tokenizer fails"):
             first = self._engine.encode("", add_special_tokens=True).ids
+        self._engine_adds_start = self.start_token is not None and first[:1] == [self.start_token]
         adds_start = Settings(self._settings, files.location_of("tokenizer_config.json")).flag(
-            "add_bos_token", self.start_token is not None and first[:1] == [self.start_token]
+            "add_bos_token", self._engine_adds_start
         )
         self.adds_start = adds_start and self.start_token is not None
         """True if `encode` puts the start token in front."""
@@ -90,6 +94,7 @@ class CheckpointTokenizer:
         library = require("tokenizers", "the tokenizer of the checkpoint", "models")
         with self._library_errors("the tokenizer is not valid"):
             engine = in_own_arena(partial(library.Tokenizer.from_buffer, data))
+            apply_settings(engine, library, self._settings)
         del data
         return_free_memory()
         engine.no_padding()
@@ -105,12 +110,12 @@ class CheckpointTokenizer:
         ]
         listed = self._settings.get("added_tokens_decoder")
         if isinstance(listed, dict):
-            names += [(settings, _content(value), key) for key, value in listed.items()]
+            names += [(settings, content_of(value), key) for key, value in listed.items()]
         for key in ("additional_special_tokens", "extra_special_tokens"):
             tokens = self._settings.get(key)
             tokens = list(tokens.values()) if isinstance(tokens, dict) else tokens
             if isinstance(tokens, list):
-                names += [(settings, _content(each), None) for each in tokens]
+                names += [(settings, content_of(each), None) for each in tokens]
         decoder = self._engine.get_added_tokens_decoder()
         numbers = {token.content: str(number) for number, token in decoder.items()}
         for file, name, number in names:
@@ -157,7 +162,7 @@ class CheckpointTokenizer:
         has_start = tokens[:1] == [first]
         if self.adds_start and not has_start:
             return [first, *tokens]
-        if not self.adds_start and has_start:
+        if not self.adds_start and self._engine_adds_start:
             return tokens[1:]
         return tokens
 
@@ -189,7 +194,11 @@ class CheckpointTokenizer:
 
     def chat_template(self) -> CheckpointChat:
         """Return the chat template; UnsupportedError without one."""
-        names = {key: self._name(key) or "" for key in ("eos_token", "pad_token", "unk_token")}
+        names = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "")
+        names |= named_tokens(self._settings)
+        has_default = self._settings.get("tokenizer_class") not in _CLASSES_WITHOUT_DEFAULTS
+        if has_default and "bos_token" not in self._settings:
+            names["bos_token"] = self.name_of(self.start_token)
         return CheckpointChat(self._template(), self, names)
 
     def _template(self) -> str:
@@ -214,7 +223,7 @@ class CheckpointTokenizer:
     def _name(self, key: str) -> str | None:
         """The text of a token of ``tokenizer_config.json``; older files have objects."""
         value = self._settings.get(key)
-        content = _content(value)
+        content = content_of(value)
         if content is None or isinstance(content, str):
             return content
         raise InputError(
@@ -259,17 +268,12 @@ class CheckpointTokenizer:
         return frozenset(tokens)
 
 
-def _content(token: Json) -> Json:
-    """Return the text of a token, which older files have as an object."""
-    return token.get("content") if isinstance(token, dict) else token
-
-
 class CheckpointChat(ChatTemplate):
     """Chat template of a checkpoint: the template writes the start token, or there is none."""
 
     def __init__(self, template: str, tokenizer: Any, names: Mapping[str, str]) -> None:
         super().__init__({"tokenizer.chat_template": template}, tokenizer)
-        self._names = {"bos_token": tokenizer.name_of(tokenizer.start_token), **names}
+        self._names = dict(names)
 
     def encode(self, messages: Any, *, answer: bool = True) -> list[int]:
         """Return the tokens of a conversation, as transformers' ``apply_chat_template``."""
