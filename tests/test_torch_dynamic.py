@@ -97,3 +97,29 @@ def test_other_sizes_compute_as_eager_pytorch(name: str, compiled: Any) -> None:
 def test_a_size_that_is_no_multiple_is_refused(compiled: Any) -> None:
     with pytest.raises(SubquantError, match=r"argument .x. less 0 must be a multiple of 4"):
         compiled.call("blocks", torch.zeros(2, 18, 3))
+
+
+def test_empty_tensors_have_the_shapes_of_eager_pytorch() -> None:
+    functions = {
+        "flatten": lambda x: (x.flatten(0, 1), x.reshape(x.shape[0] * x.shape[1], -1)),
+        "inferred": lambda x: x.reshape(x.shape[0], -1),
+        "repeat": lambda x: x.repeat(2, 3, 1),
+    }
+    sizes = {axis: torch.export.Dim(name, min=0, max=64) for axis, name in enumerate("bn")}
+    compiled = subquant.torch.compile(
+        {
+            name: torch.export.export(
+                Function(function).eval(), (torch.zeros(2, 6, 4),), dynamic_shapes=(sizes,)
+            )
+            for name, function in functions.items()
+        }
+    )
+    for name, function in functions.items():
+        for shape in ((2, 6, 4), (1, 1, 4), (0, 5, 4), (2, 0, 4), (0, 0, 4)):
+            x = torch.randn(shape)
+            try:
+                expected = pytree.tree_leaves(function(x))
+            except RuntimeError:  # the size of -1 is ambiguous
+                continue
+            results = pytree.tree_leaves(compiled.call(name, x))
+            assert all(map(torch.equal, results, expected)), (name, shape)

@@ -172,6 +172,41 @@ def test_computed_zero_points_are_subtracted_from_the_sum() -> None:
     assert compiled(x).numpy() == pytest.approx(module(x).numpy(), rel=1e-5, abs=1e-4)
 
 
+class DynamicImages(nn.Module):
+    """A convolution of images with a computed scale and zero point, in the operations of PT2E."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        weight, _, apply = LAYERS[name]
+        self.layer = Static(weight, apply)
+
+    def operands(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        low, high = torch.aminmax(x)
+        scale = (torch.clamp(high, min=0.0) - torch.clamp(low, max=0.0)) / 255
+        steps = torch.round(torch.clamp(low, max=0.0) / scale).to(torch.int32)
+        zero_point = torch.clamp(-128 - steps, -128, 127).to(torch.int64)
+        q = torch.clamp(torch.round(x / scale) + zero_point, -128, 127).to(torch.int8)
+        return q, scale, zero_point
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = dequantized(self.layer.weight, self.layer.scales, 0)
+        return self.layer.apply_to(dequantized(*self.operands(x)), weight)
+
+
+@pytest.mark.parametrize("name", ["convolution", "groups", "depthwise"])
+def test_a_computed_zero_point_is_the_padding_of_a_convolution(name: str) -> None:
+    module, x = DynamicImages(name).eval(), torch.randn(LAYERS[name][1]) - 0.5
+    compiled, remarks = remarks_of(module, x)
+    assert len(remarks) == 1
+    assert "is computed by a kernel" in remarks[0]
+    q, scale, zero_point = module.operands(x)
+    sums = module.layer.apply_to(q.double() - zero_point, module.layer.weight.double())
+    exact = sums * scale.double() * module.layer.scales.double().reshape(-1, 1, 1)
+    assert compiled(x).numpy() == pytest.approx(exact.numpy(), rel=2e-7, abs=0.0)  # 3 roundings
+    bound = 3e-6 * float(exact.abs().max())  # that of eager PyTorch's sums of floats
+    assert compiled(x).numpy() == pytest.approx(module(x).numpy(), rel=1e-5, abs=bound)
+
+
 class WeightOnly(nn.Module):
     """Groups of 32 integers in bytes, with zero points, in the operations of torchao."""
 

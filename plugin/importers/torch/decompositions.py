@@ -21,6 +21,7 @@ from .half_precision import half_operators
 from .indexing import indexing_operators
 from .integer_convolution import decompose_convolution
 from .ordering import ordering_operators
+from .reshapes import reshaping_operators
 from .resizing import resizing_operators
 from .scattering import scattering_operators
 from .source_lines import nodes_of
@@ -297,6 +298,7 @@ def decomposition_table() -> Table:
         grid_sampling_operators,
         indexing_operators,
         ordering_operators,
+        reshaping_operators,
         scattering_operators,
         special_functions,
     ):

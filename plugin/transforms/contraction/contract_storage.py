@@ -22,7 +22,8 @@ are equal unless they are that close to a tie.
 
 Casts of quantized types (``quant.dcast``, ``stablehlo.uniform_dequantize``) are read likewise.
 Scales may be computed, one for each tensor or for each index of an axis that the result has. Zero
-points are constants, or computed ones of the left operand of a matrix product. Left alone: operands
+points are constants, or computed ones of the left operand: they are subtracted after the sum, times
+the sums of the weight, and they are what a convolution pads the storage with. Left alone: operands
 with offsets, scales along contracted axes, sums that i32 may not hold, and batch dimensions. With
 ``explain=true`` each contraction that is left alone is reported with its place and the reason.
 """
@@ -51,6 +52,7 @@ from ...numerics.packed_integers import wrapped
 from ...numerics.parameters import StorageType
 from ..base import UNCHANGED, ModulePass, NoMatch, named, producer_of
 from ..quantization.math.contraction import CONTRACTIONS, Contraction, Side
+from ..quantization.math.zero_points import pad_window
 from .sink_reshapes import sink_reshapes
 
 _MOVEMENTS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose")
@@ -199,10 +201,9 @@ class _Dequantized:
         zeros = np.array([low, high]) if self.zero_points is None else self.zero_points
         return max(high - int(zeros.min()), int(zeros.max()) - low)
 
-    def difference(self) -> Value:
-        """Emit ``q - z``, or ``q`` where the zero points are computed."""
-        storage, zeros = self.operands["input"], self.zero_points
-        axis = self.varying_axis
+    def stored(self) -> Value:
+        """Emit ``q`` as i8, in the operand's shape."""
+        storage = self.operands["input"]
         if self.storage.width < 8:
             storage = emit_stablehlo.convert(storage, mlir_type(I8))
             if not self.storage.signed:
@@ -212,6 +213,11 @@ class _Dequantized:
             storage = like(
                 op, [storage], [with_element(op.results[0].type, mlir_type(I8))]
             ).results[0]
+        return storage
+
+    def difference(self, storage: Value) -> Value:
+        """Emit ``q - z`` of the storage ``q``, or ``q`` where the zero points are computed."""
+        zeros, axis = self.zero_points, self.varying_axis
         name = "i8" if self.storage.signed or self.storage.width < 8 else "u8"
         numbers = np.zeros(1, np.int64) if zeros is None else zeros
         text = f"!quant.uniform<{name}:f32, 1.0:{int(numbers[0])}>"
@@ -267,8 +273,12 @@ def _contract(op: Operation, left: _Dequantized, right: _Dequantized) -> Value |
     reason = _why_not(contraction, left, right)
     if reason is not None:
         return NoMatch(reason)
-    x, w = left.difference(), right.difference()
-    acc: ArrayLike = tensor(contraction.create(x, w, mlir_type(I32)))
+    storage, changed = left.stored(), {}
+    if left.zero_points is None and contraction.is_window:
+        zero_point = emit_stablehlo.convert(left.parameter("zero_points", I32).value, mlir_type(I8))
+        storage, changed = pad_window(op, storage, zero_point)
+    x, w = left.difference(storage), right.difference(right.stored())
+    acc: ArrayLike = tensor(contraction.create(x, w, mlir_type(I32), changed))
     form = acc.form
     assert isinstance(form, Tensors)
     if left.zero_points is None:
@@ -324,8 +334,6 @@ def _why_not(contraction: Contraction, left: _Dequantized, right: _Dequantized) 
         return "its result is no f16, bf16 or f32"
     if right.zero_points is None:
         return "its right operand has computed zero points"
-    if left.zero_points is None and contraction.is_window:
-        return "it pads its left operand with computed zero points"
     if contraction.is_window:
         if op.name != "stablehlo.convolution":
             return "its padding is an operand"

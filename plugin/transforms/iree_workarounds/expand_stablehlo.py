@@ -56,6 +56,7 @@ from .einsum import EINSUMS, expand_einsum
 from .exact_divisions import divide_exactly
 from .f16_accumulators import widen_bf16_product, widen_product, widen_reduction
 from .float8_arithmetic import write_float8
+from .host_divisions import DIVISIONS, check_divisor
 from .index_bounds import clamp_gather, order_indices, pad_scatter, widen_starts
 from .index_switches import expand_index_switch
 from .interior_pads import separate_bytes, separate_dilated, separate_pad
@@ -137,6 +138,7 @@ class ExpandStablehlo(ModulePass):
             steps.append({"stablehlo.reduce": separate_squares})
         steps += [_COUNTED_LOOPS, _IN_PLACE, dict.fromkeys(WHILE_LOOPS, read_carried)]
         steps += [dict.fromkeys(CARRIES, separate_buffers), _UPDATES]
+        steps.append(dict.fromkeys(DIVISIONS, check_divisor))
         is_changed = write_float8(module)
         is_changed |= round_quantization(module)
         is_changed |= self.divide_exactly and divide_exactly(module)

@@ -74,6 +74,28 @@ func.func @grouped(%x: tensor<1x4x8x8xi8>, %w: tensor<6x2x3x3xi8>, %sw: tensor<6
 
 // -----
 
+// A computed zero point of a convolution is the padding of the storage, and is multiplied by the sums of the weight.
+// CHECK-LABEL: func.func @padded(
+// CHECK-SAME: %[[X:[^: ]+]]: tensor<1x4x8x8xi8>, %[[Z:[^: ]+]]: tensor<1x1x1x1xi8>
+// CHECK: %[[R:[^: ]+]] = stablehlo.reshape %[[Z]] : (tensor<1x1x1x1xi8>) -> tensor<i8>
+// CHECK: %[[P:[^: ]+]] = stablehlo.pad %[[X]], %{{.*}}, low = [0, 0, 1, 0], high = [0, 0, 1, 2], interior = [0, 0, 0, 0] : (tensor<1x4x8x8xi8>, tensor<i8>) -> tensor<1x4x10x10xi8>
+// CHECK: "subquant.scast"(%[[P]]) : (tensor<1x4x10x10xi8>) -> tensor<1x4x10x10x!quant.uniform<u8:f32, 1.000000e+00>>
+// CHECK: %[[A:[^: ]+]] = stablehlo.convolution({{.*}} window = {pad = {{\[\[}}0, 0], [0, 0]]{{.*}} -> tensor<1x2x8x8xi32>
+// CHECK: stablehlo.constant dense<[36, -72]> : tensor<2xi32>
+// CHECK: %[[C:[^: ]+]] = stablehlo.multiply {{.*}} : tensor<1x2x8x8xi32>
+// CHECK: stablehlo.subtract %[[A]], %{{[^ ]+}} : tensor<1x2x8x8xi32>
+func.func @padded(%x: tensor<1x4x8x8xi8>, %z: tensor<1x1x1x1xi8>) -> tensor<1x2x8x8xf32> {
+  %s = stablehlo.constant dense<5.000000e-01> : tensor<1x1x1x1xf32>
+  %w = stablehlo.constant dense<[[[[1]]], [[[-2]]]]> : tensor<2x1x1x1xi8>
+  %v = stablehlo.broadcast_in_dim %w, dims = [0, 1, 2, 3] : (tensor<2x1x1x1xi8>) -> tensor<2x4x3x3xi8>
+  %0 = "subquant.dequantize"(%x, %s, %z) {block_sizes = array<i64: 1, 4, 8, 8>, operandSegmentSizes = array<i32: 1, 1, 1, 0>, quantized_type = !quant.any<u8:f32>} : (tensor<1x4x8x8xi8>, tensor<1x1x1x1xf32>, tensor<1x1x1x1xi8>) -> tensor<1x4x8x8xf32>
+  %1 = "subquant.dequantize"(%v, %s) {block_sizes = array<i64: 2, 4, 3, 3>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<2x4x3x3xi8>, tensor<1x1x1x1xf32>) -> tensor<2x4x3x3xf32>
+  %y = stablehlo.convolution(%0, %1) dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1], window = {pad = [[1, 1], [0, 2]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<1x4x8x8xf32>, tensor<2x4x3x3xf32>) -> tensor<1x2x8x8xf32>
+  return %y : tensor<1x2x8x8xf32>
+}
+
+// -----
+
 // A reshape between the product and its quantization moves behind it, for the kernel's epilogue; the constants that
 // the moved operations read are equal in all rows.
 // CHECK-LABEL: func.func @reshaped(

@@ -160,7 +160,8 @@ class _Correction:
         x, y = _common_width(self.left.narrow, self.right.narrow)
         if not zero.any():
             return self._contract(x, y)
-        padded, changed = _pad(op, x.value, int(zero.reshape(-1)[0]))
+        zero_point = emit_stablehlo.constant(int(zero.reshape(-1)[0]), x.value.type.element_type)
+        padded, changed = pad_window(op, x.value, zero_point)
         type_ = mlir_type(self.accumulator)
         acc: ArrayLike = tensor(self.contraction.create(padded, y.value, type_, changed))
         weight_sums = self._operand_sums(acc.form, self.contraction.right, self.right)
@@ -207,8 +208,18 @@ def _common_width(x: ArrayLike, y: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
     return convert(x, wide), convert(y, wide)
 
 
-def _pad(op: Operation, value: Value, zero: int) -> tuple[Value, dict[str, ir.Attribute]]:
-    """Write a convolution's padding and left dilation as a pad with the zero point."""
+def pad_window(
+    op: Operation, value: Value, zero_point: Value
+) -> tuple[Value, dict[str, ir.Attribute]]:
+    """Write a convolution's padding and left dilation as a pad with the zero point.
+
+    Args:
+        value: the left operand's storage.
+        zero_point: a scalar of the storage's element type.
+
+    Returns:
+        The padded operand, and the attributes of the convolution that reads it.
+    """
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     spatial = list(numbers.input_spatial_dimensions)
     padding = window_padding(op, len(spatial))
@@ -222,8 +233,7 @@ def _pad(op: Operation, value: Value, zero: int) -> tuple[Value, dict[str, ir.At
         if not is_dynamic(shape[axis]):
             inner = (shape[axis] - 1) * step + 1 if shape[axis] else 0
             low[axis], high[axis] = edge_padding(inner, int(before), int(after))
-    element = value.type.element_type
-    padded = emit_stablehlo.pad(value, low, high, interior, emit_stablehlo.constant(zero, element))
+    padded = emit_stablehlo.pad(value, low, high, interior, zero_point)
     none = np.zeros((len(spatial), 2), np.int64)
     return padded, {
         "padding": dense(none, mlir_type(I64)),
