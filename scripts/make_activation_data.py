@@ -47,13 +47,26 @@ SCHEMES = {
         "num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "dynamic": True,
         "scale_dtype": torch.uint8,
     },
+    "mxfp8": {
+        "num_bits": 8, "type": "float", "strategy": "group", "group_size": 32, "dynamic": True,
+        "scale_dtype": torch.uint8,
+    },
+    "int8_group_asymmetric": {
+        "num_bits": 8, "type": "int", "strategy": "group", "group_size": 32, "dynamic": True,
+        "symmetric": False,
+    },
+    "fp4_group_global": {
+        "num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
+        "dynamic": "local",
+    },
 }  # fmt: skip
 
 
 def rounded(x: torch.Tensor, name: str) -> np.ndarray:
     """Round by compressed-tensors."""
     args = QuantizationArgs(**SCHEMES[name])
-    factor = torch.tensor([GLOBAL_SCALE]) if name == "nvfp4" else None
+    has_factor = args.strategy == "tensor_group"
+    factor = torch.tensor([GLOBAL_SCALE]) if has_factor else None
     if args.dynamic:
         module = torch.nn.Linear(1, 1)
         batch = x[None] if args.strategy == "token" else x

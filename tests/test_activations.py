@@ -33,6 +33,13 @@ SETTINGS = {
         "f4E2M1FN", "group", group_size=16, scale_type="f8E4M3FN", global_scale=GLOBAL_SCALE
     ),
     "mxfp4": ActivationQuantization("f4E2M1FN", "group", group_size=32, scale_type="f8E8M0FNU"),
+    "mxfp8": ActivationQuantization("f8E4M3FN", "group", group_size=32, scale_type="f8E8M0FNU"),
+    "int8_group_asymmetric": ActivationQuantization(
+        "i8", "group", group_size=32, is_symmetric=False
+    ),
+    "fp4_group_global": ActivationQuantization(
+        "f4E2M1FN", "group", group_size=16, global_scale=GLOBAL_SCALE
+    ),
     "torchao_int8_row": ActivationQuantization("i8", uses_reciprocal=True),
 }
 

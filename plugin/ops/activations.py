@@ -9,7 +9,8 @@ Integers of 8 bits with one scale, or one for each token, are multiplied as inte
 
 with the maximum over a token, a tensor or a group, and 0 among its elements. NVFP4 multiplies the
 scale of a group by the global scale, rounds it to an 8-bit float, and divides by the global scale.
-MXFP4 takes the power of 2 below ``max |x|``, rounded to a mantissa of one bit, divided by 4.
+MXFP4 takes the power of 2 below ``max |x|``, rounded to a mantissa of one bit, divided by 4; MXFP8
+divides it by 256.
 
 torchao multiplies by ``1 / scale``.
 
@@ -30,6 +31,8 @@ from ..numerics.small_floats import SMALL_FLOATS, SmallFloat
 _FLOATS = {"f8E4M3FN": "FLOAT8E4M3FN", "f4E2M1FN": "FLOAT4E2M1"}
 _BITS = {"i8": 8, "i4": 4}
 _GREATEST = {"i8": 127.5, "i4": 7.5, "f8E4M3FN": 448.0, "f4E2M1FN": 6.0}
+_MX_EXPONENTS = {"f8E4M3FN": 8, "f4E2M1FN": 2}
+"""Exponents of the greatest floats: MX divides the maximum of a group by 2 to them."""
 _LEAST_SCALES = {None: 2.0**-23, "f8E4M3FN": 2.0**-3}
 """The scale in place of 0, by the type of scales: its machine epsilon."""
 _ROUNDING_OF_GROUP = 1 << 21
@@ -61,11 +64,9 @@ def quantize_activations(
     if settings.type in _FLOATS:
         return _rounded_floats(x, settings)
     scale, zero_point = _integer_parameters(x, settings)
-    half = 1 << (_BITS[settings.type] - 1)
     scaled = x * (np.float32(1) / scale) if settings.uses_reciprocal else x / scale
     shifted = scaled if zero_point is None else scaled + zero_point
-    storage = np.rint(np.minimum(np.maximum(shifted, np.float32(-half)), np.float32(half - 1)))
-    planes = {"d": scale, "qs": storage.astype(np.int8)}
+    planes = {"d": scale, "qs": _as_integer(shifted, settings).astype(np.int8)}
     if zero_point is not None:
         planes["m"] = zero_point.astype(np.int8)
     return TensorScaledLayout((count, k), planes)
@@ -109,12 +110,14 @@ def _dynamic_scale(
 
 def _rounded_floats(x: AnyArray, settings: ActivationQuantization) -> AnyArray:
     """Round to small floats, or to integers in groups."""
+    if settings.type in _BITS and not settings.is_symmetric:
+        scale, zero_point = _integer_parameters(x, settings)
+        return (_as_integer(x / scale + zero_point, settings) - zero_point) * scale
     scale = _float_scale(x, settings)
     scaled = x / scale
-    greatest = np.float32(_GREATEST[settings.type])
     if settings.type in _BITS:
-        least = np.float32(-(1 << (_BITS[settings.type] - 1)))
-        return np.rint(np.minimum(np.maximum(scaled, least), -least - np.float32(1))) * scale
+        return _as_integer(scaled, settings) * scale
+    greatest = np.float32(_GREATEST[settings.type])
     scaled = np.minimum(np.maximum(scaled, -greatest), greatest)
     return _as_small_float(scaled, _FLOATS[settings.type]) * scale
 
@@ -124,23 +127,31 @@ def _float_scale(x: AnyArray, settings: ActivationQuantization) -> AnyArray:
         return np.full((1,) * x.ndim, settings.scale, np.float32)
     axes = _axes(settings, x)
     if settings.scale_type == "f8E8M0FNU":
-        return _power_of_two(np.abs(x).max(axis=axes, keepdims=True))
-    if settings.scale_type is None:
+        magnitude = np.abs(x).max(axis=axes, keepdims=True)
+        return _power_of_two(magnitude, _MX_EXPONENTS[settings.type])
+    if settings.scale_type is None and settings.global_scale is None:
         return _dynamic_scale(x, settings, axes)
     magnitude = np.abs(x).max(axis=axes, keepdims=True)
     assert not isinstance(settings.global_scale, list)  # of a stack, which `project` refuses
     factor = np.float32(settings.global_scale or 1.0)
     scale = (magnitude / np.float32(_GREATEST[settings.type])) * factor
-    scale = _as_small_float(scale, _FLOATS[settings.scale_type])
+    if settings.scale_type is not None:
+        scale = _as_small_float(scale, _FLOATS[settings.scale_type])
     least = np.float32(_LEAST_SCALES[settings.scale_type])
     return np.where(scale == np.float32(0), least, scale) / factor
 
 
-def _power_of_two(magnitude: AnyArray) -> AnyArray:
-    """The power of 2 of a group of MXFP4."""
+def _power_of_two(magnitude: AnyArray, greatest: int) -> AnyArray:
+    """Return the power of 2 of a group of MX, of floats up to an exponent."""
     exponent = (bits_of(magnitude, I32) + _ROUNDING_OF_GROUP) >> 23
-    exponent = np.minimum(np.maximum(exponent - 2, 1), 254)
+    exponent = np.minimum(np.maximum(exponent - greatest, 1), 254)
     return bits_of(exponent << 23, F32)
+
+
+def _as_integer(scaled: AnyArray, settings: ActivationQuantization) -> AnyArray:
+    """Return the nearest integers of the type, as f32."""
+    half = np.float32(1 << (_BITS[settings.type] - 1))
+    return np.rint(np.minimum(np.maximum(scaled, -half), half - np.float32(1)))
 
 
 def _as_small_float(reals: AnyArray, name: str) -> AnyArray:

@@ -52,7 +52,9 @@ class AwqFormat:
             raise layer.error(
                 f"has {inputs} inputs and {outputs} outputs, expected a multiple of 8 outputs"
             )
-        size = min(self.group_size or inputs, inputs)
+        size = self.group_size or inputs
+        if inputs % size:
+            raise layer.error(f"has {inputs} inputs, expected a multiple of the group size {size}")
         expected = {
             "qweight": (qweight, (inputs, outputs // 8)),
             "qzeros": (qzeros, (len(scales), outputs // 8)),

@@ -234,6 +234,21 @@ def _block(arguments: Settings) -> tuple[int, int]:
     return arguments.block("block_structure", block)
 
 
+def _check_scale_type(arguments: Settings, kind: str, strategy: str, is_dynamic: bool) -> None:
+    """Refuse a type of computed scales that the library does not compute, or nobody writes."""
+    scale_type = arguments.get("scale_dtype")
+    if scale_type is None or not is_dynamic:
+        return
+    if _SCALE_TYPES[str(scale_type)] == "f8E8M0FNU":
+        is_known = (kind, strategy, arguments.get("group_size")) == ("float", "group", 32)
+        expected = "null, or 'group' of 32 floats, for exponents of 2"
+    else:
+        is_known = kind == "float" or strategy in ("group", "tensor_group")
+        expected = "null for integers with a scale for each token or tensor"
+    if not is_known:
+        raise arguments.unsupported("scale_dtype", expected)
+
+
 def _activations(arguments: Settings) -> tuple[ActivationQuantization, bool]:
     """Return the quantization of inputs, and whether layers have a global scale for them."""
     bits = arguments.value(int, "num_bits", default=8)
@@ -261,6 +276,12 @@ def _activations(arguments: Settings) -> tuple[ActivationQuantization, bool]:
         if arguments.get(key) not in (None, False):
             raise arguments.unsupported(key, "null for activations")
     symmetric = arguments.flag("symmetric", True)
+    has_zero_points = kind == "int" and strategy != "tensor_group"
+    if not symmetric and not (has_zero_points and (scale_type is None or not is_dynamic)):
+        raise arguments.unsupported(
+            "symmetric", "true for floats, the strategy 'tensor_group' and a 'scale_dtype'"
+        )
+    _check_scale_type(arguments, kind, strategy, is_dynamic)
     arguments.finish()
     return (
         ActivationQuantization(

@@ -145,7 +145,7 @@ def _grid(
     """Return the extents of a block, and the number of blocks along each axis."""
     outputs, inputs = shape
     size = settings.group_size or inputs
-    if settings.strategy == "tensor_group" and inputs % size:
+    if inputs % size:
         raise layer.error(f"has {inputs} inputs, expected a multiple of the group size {size}")
     block = {
         "tensor": [outputs, inputs],
