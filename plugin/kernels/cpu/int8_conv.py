@@ -21,7 +21,8 @@ output pixels (`Int8ConvTile`):
   several panels, the accumulators of some register tiles wait in memory from one to the next.
 * Epilogue: of a register tile at its end, or pipelined: between the multiplications of the next.
 
-With grouped channels, a weight tile reads the channel slice of its own columns only.
+With grouped channels, a weight tile reads the channel slice of its own columns only. Of a batch of
+products, it multiplies the row of its own product.
 """
 
 from __future__ import annotations
@@ -72,12 +73,13 @@ class Int8Conv(Int8ConvPlan):
         elif self.converts_to_scratch:
             activations = Binding((self.geometry.input_pixels * self.channels,), I8)
         bindings = [
-            Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
-            Binding((len(self.skipped_taps) * tiles.count, tiles.nr), I32),
+            Binding((self.batches * tiles.count, tiles.steps, tiles.step_bytes), I8),
+            Binding((len(self.skipped_taps) * self.batches * tiles.count, tiles.nr), I32),
             activations,
             *epilogue_bindings(self.epilogue, tiles.count * tiles.nr, self.result_shape),
         ]
-        workgroups, macs = tiles.count * self.workgroups, pixels * tiles.k * tiles.n
+        workgroups = self.batches * tiles.count * self.workgroups
+        macs = pixels * tiles.k * tiles.n
         return Kernel("int8_conv", bindings, workgroups, self._body, pixels, macs=macs)
 
     def _body(self, memories: Sequence[Value], number: Value, _: DimSize) -> None:
@@ -105,8 +107,13 @@ class _Workgroup:
         self.converted = self.activations
         if conv.converts_to_scratch:
             self.converted = scratch([conv.mr * conv.k_packs_per_pass], I32)
-        count = conv.tiles_per_row * conv.geometry.output_rows * conv.geometry.images
-        self.tile = quotient(number, conv.workgroups)
+        rows = conv.geometry.output_rows * conv.geometry.images // conv.batches
+        count = conv.tiles_per_row * rows
+        self.tile = self.weight_tile = quotient(number, conv.workgroups)
+        self.batch: ArrayLike | None = None
+        if conv.batches > 1:
+            self.batch = quotient(self.weight_tile, conv.tiles.count)
+            self.tile = remainder(self.weight_tile, conv.tiles.count)
         share = remainder(number, conv.workgroups)
         self.block_tiles = 1 if conv.pad_copy is None else conv.rows_per_block * conv.tiles_per_row
         blocks = workgroup_range(share, conv.workgroups, count // self.block_tiles)
@@ -115,7 +122,7 @@ class _Workgroup:
     def _position(self, tile: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
         """The output row of a register tile, and its first pixel there."""
         conv, columns = self.conv, self.conv.geometry.output_columns
-        row = quotient(tile, conv.tiles_per_row)
+        row = quotient(tile, conv.tiles_per_row) if self.batch is None else self.batch
         pixel = remainder(tile, conv.tiles_per_row) * conv.mr
         if columns % conv.mr:
             pixel = np.minimum(pixel, columns - conv.mr)
@@ -125,10 +132,10 @@ class _Workgroup:
 
     def emit(self) -> None:
         """Emit the loop over register tiles."""
-        conv, weight = self.conv, WeightTile(self.weight, self.tile)
+        conv, weight = self.conv, WeightTile(self.weight, self.weight_tile)
         if conv.panels is not None:
             panel, zero = conv.panels.allocate(), scalar(constant_index(0))
-            conv.panels.write(self.weight, self.tile, zero, panel)
+            conv.panels.write(self.weight, self.weight_tile, zero, panel)
             weight = WeightTile(panel, zero, conv.target.multiplicand_type)
         padded = _PaddedRows(conv, self.activations) if conv.pad_copy is not None else None
 
@@ -155,7 +162,7 @@ class _Workgroup:
             read = self._multiplicands(source, start)
             is_backwards = remainder(tile, 2) == 1 if conv.alternates_k_order else None
             register_tile = Int8ConvTile(
-                conv, weight, self.initial, read[0], self.tile, row, *read[1:], is_backwards
+                conv, weight, self.initial, read[0], self.weight_tile, row, *read[1:], is_backwards
             )
             if conv.is_epilogue_pipelined:
                 self.output.spill(register_tile.accumulate(slot, groups))
@@ -198,8 +205,9 @@ class _Workgroup:
         assert panels is not None
         weight = WeightTile(panels.allocate(), zero, conv.target.multiplicand_type)
         groups = self.output.groups(conv.mr)
-        lanes, vectors = conv.tiles.lanes, range(conv.tiles.vectors)
-        initial = [load(self.initial, [self.tile.value, n * lanes], lanes, I32) for n in vectors]
+        lanes, own = conv.tiles.lanes, self.weight_tile.value
+        offsets = range(0, conv.tiles.nr, lanes)
+        initial = [load(self.initial, [own, offset], lanes, I32) for offset in offsets]
 
         def multiply_group(number: Value) -> None:
             first = scalar(number)
@@ -214,7 +222,7 @@ class _Workgroup:
 
             def add_panel(number: Value) -> None:
                 panel = scalar(number)
-                panels.write(self.weight, self.tile, panel, weight.memory)
+                panels.write(self.weight, self.weight_tile, panel, weight.memory)
 
                 def add(number: Value) -> None:
                     memory = memory_pixel(scalar(number))
@@ -223,7 +231,7 @@ class _Workgroup:
                     read = self._multiplicands(self.activations, start + panel * panels.k_packs)
                     carried = self.output.reload(memory, conv.mr)
                     register_tile = Int8ConvTile(
-                        conv, weight, self.initial, read[0], self.tile, row, *read[1:], None
+                        conv, weight, self.initial, read[0], self.weight_tile, row, *read[1:], None
                     )
                     accumulators = register_tile.accumulate(accumulators=carried)
                     self.output.spill(accumulators, memory)

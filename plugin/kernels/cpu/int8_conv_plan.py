@@ -102,11 +102,14 @@ class Int8ConvPlan(ConvGemm):
         converts_activations: activations are i8, and converted to multiplicands when they are read;
             that pays where each is read once.
         skipped_padding: the vertical axis, whose padding taps are skipped; None to multiply them.
+        batches: matrix products of a batch, each of an image of one row with weight tiles of its
+            own, which are consecutive.
     """
 
     channel_slices: int = 1
     converts_activations: bool = False
     skipped_padding: ConvAxis | None = None
+    batches: int = 1
 
     # -- padding ----------------------------------------------------------------------------------
 
@@ -246,7 +249,7 @@ class Int8ConvPlan(ConvGemm):
         """
         tiles, target = self.tiles, self.target
         k_pack_bytes = tiles.step_bytes * target.multiplicand_type.bits // I8.bits
-        pixels = self.geometry.output_pixels // self.workgroups
+        pixels = self.geometry.output_pixels // self.batches // self.workgroups
         if target.multiplicand_type != I16 or pixels < _MIN_PIXELS_PER_PANEL:
             return None
         max_bytes = _MAX_PANEL_SCRATCH_BYTES - self.padded_bytes(self.rows_per_block)

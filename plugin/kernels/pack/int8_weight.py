@@ -43,7 +43,7 @@ class Int8Weight:
     """The weight of an int8 contraction.
 
     Args:
-        axes: permutation to ``OC x spatial... x C``.
+        axes: permutation to ``OC x spatial... x C``, behind `batch_rank` batch axes.
         groups: groups of channels; the weight has the channels of one.
         summands: number of i8 weights that it is the sum of, 1 or 2.
     """
@@ -52,6 +52,7 @@ class Int8Weight:
     axes: list[int]
     groups: int
     summands: int
+    batch_rank: int = 0
 
     def prepacked(
         self,
@@ -61,7 +62,7 @@ class Int8Weight:
         element: ElementType,
     ) -> Value:
         """Return a prepacked operand that is computed from the weight."""
-        layout = (self.axes, self.groups, *layout)
+        layout = (self.axes, self.groups, *layout, *([self.batch_rank] if self.batch_rank else []))
         return kernels.prepacked([self.value], "i8", layout, pack, element)
 
     def matrix(
@@ -90,6 +91,20 @@ class Int8Weight:
         if channel_padding:
             weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, channel_padding)])
         return weight.reshape((weight.shape[0], math.prod(weight.shape[1:])))
+
+    def matrices(
+        self, module_globals: ModuleGlobals, tiles: Tiles, channel_padding: int
+    ) -> AnyArray:
+        """Return the weights of a batch one below the other, each ``N x K`` with N in whole tiles.
+
+        K has `channel_padding` further zeros.
+        """
+        weight = array_of(self.value, module_globals).transpose(self.axes)
+        weight = weight.reshape((-1, *weight.shape[self.batch_rank :]))
+        padding = [(0, 0), (0, tiles.count * tiles.nr - tiles.n), (0, channel_padding)]
+        if any(high for _, high in padding):
+            weight = np.pad(weight, padding)
+        return weight.reshape((-1, weight.shape[2]))
 
     def depthwise(
         self, module_globals: ModuleGlobals, taps: tuple[int, int], channel_padding: int

@@ -19,7 +19,7 @@ from ...emit.kernel import MAX_WORKGROUPS, KernelTable, workgroups_per_tile
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.trace import traced
 from ...numerics.array_functions import convert
-from ...numerics.element_types import I8, I32, Array
+from ...numerics.element_types import I8, I32, AnyArray, Array
 from ..cpu.amx_gemm import AmxGemm
 from ..cpu.depthwise_conv import DepthwiseConv
 from ..cpu.int8_conv import Int8Conv
@@ -95,15 +95,16 @@ class _Int8Call:
         vectors, channel_slices = match.vectors_and_channel_slices(self.target)
         k = geometry.tap_count * (channels + channel_padding) // channel_slices
         tiles = Tiles(8, target.k_pack, n, k, target.lanes, vectors, target.k_pack)
-        m = geometry.output_pixels
+        m, batches = geometry.output_pixels, match.batches
         kernel = Int8Conv(
             tiles,
             self.target,
             geometry,
             channels + channel_padding,
-            min(m, workgroups_per_tile(m * k * n, tiles.count)),
+            min(m // batches, workgroups_per_tile(m * k * n, batches * tiles.count)),
             self.epilogue,
             channel_slices=channel_slices,
+            batches=batches,
             converts_activations=self._converts_in_kernel(tiles.count, channel_padding),
         )
         if not kernel.can_convert_activations:
@@ -116,18 +117,27 @@ class _Int8Call:
             kernel = replace(kernel, skipped_padding=vertical)
             skipped = SkippedTaps(vertical, kernel.skipped_taps, match.padding_value)
         weight = match.packed_source()
-        matrix = weight.matrix(kernels.module_globals, channel_padding, channel_slices)
+        all_tiles = tiles
+        if match.batch_rank:
+            all_tiles = replace(tiles, n=batches * tiles.count * tiles.nr)
+            matrix = weight.matrices(kernels.module_globals, tiles, channel_padding)
+        else:
+            matrix = weight.matrix(kernels.module_globals, channel_padding, channel_slices)
+
+        def pack() -> AnyArray:
+            return all_tiles.pack(matrix)
+
         skipped_key = [] if skipped is None else [skipped.axis, skipped.padding]
         initial_key = (
             *(tiles, channel_padding, target.sign_offset),
             *(*skipped_key, *bias_key(self.bias)),
         )
         operands = [
-            weight.prepacked(kernels, (tiles, channel_padding), lambda: tiles.pack(matrix), I8),
+            weight.prepacked(kernels, (tiles, channel_padding), pack, I8),
             weight.prepacked(
                 kernels,
                 initial_key,
-                lambda: initial_accumulators(matrix, tiles, target, self.bias, skipped),
+                lambda: initial_accumulators(matrix, all_tiles, target, self.bias, skipped),
                 I32,
             ),
             self._flat(self.match.activations)

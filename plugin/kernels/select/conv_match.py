@@ -1,7 +1,8 @@
 """Shapes of contractions that are implicit GEMMs: matrix products and convolutions.
 
 Activations are ``N x spatial... x C`` and weights ``OC x spatial... x C`` up to a permutation. A
-matrix product is a convolution without spatial axes, whose rows M are images.
+matrix product is a convolution without spatial axes, whose rows M are images. Those of a batch of
+products follow the batch axes, which the weight has, too.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class ConvMatch:
         result_axes: permutation of ``N x spatial... x OC`` to the result.
         groups: groups of channels; each has output channels of its own.
         summands: number of weights that the weight is the sum of, 1 or 2.
+        batch_rank: number of batch axes, the first ones of a product's `activation_axes` and
+            `weight_axes`.
     """
 
     activations: Value
@@ -62,6 +65,7 @@ class ConvMatch:
     groups: int = 1
     padding_value: int = 0
     summands: int = 1
+    batch_rank: int = 0
 
     @classmethod
     def of_shape(
@@ -73,17 +77,22 @@ class ConvMatch:
             isinstance(type_, ir.RankedTensorType) and type_.has_static_shape for type_ in types
         ):
             return MatchFailure("it has a dynamic shape")
-        if "convolution" in op.name:
-            match = cls._of_convolution(op)
-        elif isinstance(axes := matrix_axes(op), MatchFailure):
-            return axes
-        else:
-            order = list(range(types[2].rank))
-            match = cls(op.operands[0], op.operands[1], *axes, [], [], [], order)
+        is_convolution = "convolution" in op.name
+        match = cls._of_convolution(op) if is_convolution else cls._of_product(op)
         if isinstance(match, MatchFailure):
             return match
         macs = math.prod(types[2].shape) * math.prod(match.weight_shape[1:])
         return match if macs >= min_macs else IS_SMALL
+
+    @classmethod
+    def _of_product(cls: type[_Match], op: Operation) -> _Match | MatchFailure:
+        batch = dot_axes(op)[1]
+        axes = matrix_axes(op)
+        if isinstance(axes, MatchFailure):
+            return axes
+        order = list(range(op.results[0].type.rank))
+        operands = op.operands[0], op.operands[1]
+        return cls(*operands, *axes, [], [], [], order, batch_rank=len(batch[0]))
 
     @classmethod
     def _of_convolution(cls: type[_Match], op: Operation) -> _Match | MatchFailure:
@@ -130,7 +139,7 @@ class ConvMatch:
     def with_pad_operation(self: _Match, module_globals: ModuleGlobals) -> _Match:
         """Absorb a ``stablehlo.pad`` of the activations' spatial axes into the padding."""
         pad = producer_named(self.activations, "stablehlo.pad")
-        if pad is None:
+        if pad is None or not self.strides:
             return self
         value = constant_elements(pad.operands[1], module_globals)
         low, high, interior = (each[self.activation_axes] for each in pad_amounts(pad))
@@ -151,15 +160,24 @@ class ConvMatch:
 
     @property
     def activation_shape(self) -> list[int]:
-        """``N, spatial..., C`` of the activations without padding; ``M, K`` of a product."""
+        """``N, spatial..., C`` of the activations without padding; ``M, K`` of a product.
+
+        M is that of all products of a batch.
+        """
         shape = [int(self.activations.type.shape[axis]) for axis in self.activation_axes]
-        is_product = len(self.weight_axes) == 2
+        is_product = not self.strides
         return [math.prod(shape[:-1]), shape[-1]] if is_product else shape
 
     @property
     def weight_shape(self) -> list[int]:
-        """``OC, spatial..., C`` of the weight."""
-        return [int(self.weight.type.shape[axis]) for axis in self.weight_axes]
+        """``OC, spatial..., C`` of the weight; ``N, K`` of one product of a batch."""
+        return [int(self.weight.type.shape[axis]) for axis in self.weight_axes[self.batch_rank :]]
+
+    @property
+    def batches(self) -> int:
+        """The number of products of a batch, each with a weight of its own."""
+        axes = self.weight_axes[: self.batch_rank]
+        return math.prod(int(self.weight.type.shape[axis]) for axis in axes)
 
     @property
     def is_depthwise(self) -> bool:
@@ -196,7 +214,7 @@ class ConvMatch:
         )
         padded = [axis.pad_low + axis.size + axis.pad_high for axis in axes]
         if taps == [1, 1] and strides == [1, 1]:  # the pixels of all images are one output row
-            images, padded = 1, [1, images * math.prod(padded)]
+            images, padded = self.batches, [1, images * math.prod(padded) // self.batches]
         rows, columns = (
             (size - (tap - 1) * dilation - 1) // stride + 1
             for size, tap, dilation, stride in zip(padded, taps, dilations, strides, strict=True)
@@ -220,14 +238,21 @@ class ConvMatch:
 
 
 def matrix_axes(op: Operation) -> tuple[list[int], list[int]] | MatchFailure:
-    """Return the permutations of a matrix product's operands to ``M... x K`` and ``N x K``."""
-    (left, right), (batch, _) = dot_axes(op)
-    if batch:
-        return MatchFailure("it has batch dimensions")
-    if len(left) != 1 or op.operands[1].type.rank != 2:
+    """Return the permutations of a product's operands to ``M... x K`` and ``N x K``.
+
+    Those of a batch of products begin with the batch axes.
+    """
+    contracted, batch = dot_axes(op)
+    free = [
+        [axis for axis in range(operand.type.rank) if axis not in (*own, *shared)]
+        for operand, own, shared in zip(list(op.operands)[:2], contracted, batch, strict=True)
+    ]
+    if len(contracted[0]) != 1 or len(free[1]) != 1:
         return MatchFailure("its weight is not a matrix")
-    rows = [axis for axis in range(op.operands[0].type.rank) if axis != left[0]]
-    return [*rows, left[0]], [1 - right[0], right[0]]
+    left, right = (
+        [*shared, *own, *inner] for shared, own, inner in zip(batch, free, contracted, strict=True)
+    )
+    return left, right
 
 
 def has_slices(channels: int, n_per_group: int, n: int) -> bool:

@@ -62,7 +62,7 @@ class DynamicMMatch:
         axes = matrix_axes(op)
         if isinstance(axes, MatchFailure):
             return axes
-        if activations.type.rank != 2:
+        if activations.type.rank != 2 or weight.type.rank != 2:
             return MatchFailure("its activations are not a matrix")
         if activations.type.is_dynamic_dim(axes[0][1]):
             return MatchFailure("its K is dynamic")

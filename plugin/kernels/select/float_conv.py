@@ -61,6 +61,8 @@ class FloatConvMatch(ConvMatch):
         match = cls.of_shape(op, min_macs)
         if isinstance(match, MatchFailure):
             return match
+        if match.batch_rank:
+            return MatchFailure("it has batch dimensions")
         if match.groups != 1 and not match.is_depthwise:
             return MatchFailure(f"it has {match.groups} groups, and each several channels")
         if not is_constant(match.weight, module_globals):

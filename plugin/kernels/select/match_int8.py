@@ -47,7 +47,7 @@ class Int8Match(ConvMatch):
         match = cls.of_shape(op, min_macs)
         if isinstance(match, MatchFailure):
             return match
-        m = math.prod(op.results[0].type.shape) // match.weight_shape[0]
+        m = math.prod(op.results[0].type.shape) // match.weight_shape[0] // match.batches
         packs_once = is_invariant(match.weight, module_globals)
         if not packs_once and m < _MIN_ROWS_TO_PACK and not match.is_depthwise:
             return MatchFailure(f"its weight is not constant, and M = {m} is too small to pack it")
@@ -76,13 +76,15 @@ class Int8Match(ConvMatch):
 
     def packed_source(self) -> Int8Weight:
         """The weight, for its packing."""
-        return Int8Weight(self.weight, self.weight_axes, self.groups, self.summands)
+        return Int8Weight(
+            self.weight, self.weight_axes, self.groups, self.summands, self.batch_rank
+        )
 
     # -- kernel ------------------------------------------------------------------------------------
 
     def uses_amx(self, target: InstructionSet) -> bool:
         """True if AMX tiles compute it; they read all channels for each output channel."""
-        if not target.has_amx_tiles or self.is_depthwise:
+        if not target.has_amx_tiles or self.is_depthwise or self.batch_rank:
             return False
         m = self.geometry().output_pixels
         return (
@@ -123,7 +125,9 @@ class Int8Match(ConvMatch):
             module_globals,
             integer_only=integer_only,
             accumulator_bounds=lambda: self._max_accumulators(module_globals),
-            folds_bias=constant_elements(self.weight, module_globals) is not None and not uses_amx,
+            folds_bias=constant_elements(self.weight, module_globals) is not None
+            and not uses_amx
+            and not self.batch_rank,
         )
         if match is None:
             return None
@@ -138,8 +142,8 @@ class Int8Match(ConvMatch):
         weight = constant_elements(self.weight, module_globals)
         if weight is None:
             return np.full(n, math.prod(taps_and_channels) << 14, np.int64)
-        matrix = weight.transpose(self.weight_axes).reshape((n, -1))
-        magnitudes: Array = np.abs(matrix, dtype=np.int32).sum(1, dtype=np.int64)
+        matrices = weight.transpose(self.weight_axes).reshape((self.batches, n, -1))
+        magnitudes: Array = np.abs(matrices, dtype=np.int32).sum(2, dtype=np.int64).max(0)
         return magnitudes << 7
 
 

@@ -1,0 +1,123 @@
+"""Batches of int8 matrix products, such as those of attention: exact with every instruction set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from block_programs import with_constants
+from devices import main_of
+from instruction_sets import EVERY
+from integer_programs import drawn
+from onnx_models import model, node, text_of
+from programs import lowered_text
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The shapes, batch axes and contracted axes of both operands, and the sum as for einsum."""
+
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    batching: str
+    contracting: str
+    einsum: str
+
+    def operands(self) -> list[np.ndarray]:
+        """Random integers of all values."""
+        return [drawn(*shape, seed=seed) for seed, shape in enumerate(self.shapes)]
+
+    def expected(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The sums, by NumPy."""
+        return np.einsum(self.einsum, x.astype(np.int64), y.astype(np.int64))
+
+    def text(self) -> str:
+        """The program."""
+        x, y = (f"tensor<{'x'.join(map(str, shape))}xi8>" for shape in self.shapes)
+        shape = self.expected(*(np.zeros(each, np.int8) for each in self.shapes)).shape
+        result = f"tensor<{'x'.join(map(str, shape))}xi32>"
+        return (
+            f"func.func @main(%x: {x}, %w: {y}) -> {result} {{\n"
+            f"  %y = stablehlo.dot_general %x, %w, batching_dims = {self.batching}, "
+            f"contracting_dims = {self.contracting} : ({x}, {y}) -> {result}\n"
+            f"  return %y : {result}\n}}\n"
+        )
+
+
+BATCHES = {
+    "scores": Batch(((6, 40, 64), (6, 48, 64)), "[0] x [0]", "[2] x [2]", "bmk,bnk->bmn"),
+    "values": Batch(((6, 40, 48), (6, 48, 64)), "[0] x [0]", "[2] x [1]", "bmk,bkn->bmn"),
+    "odd sizes": Batch(((3, 37, 19), (3, 50, 19)), "[0] x [0]", "[2] x [2]", "bmk,bnk->bmn"),
+    "one batch": Batch(((1, 20, 130), (1, 130, 70)), "[0] x [0]", "[2] x [1]", "bmk,bkn->bmn"),
+    "two batch axes and two of rows": Batch(
+        ((2, 3, 5, 7, 32), (2, 3, 32, 24)),
+        *("[0, 1] x [0, 1]", "[4] x [2]", "abmjk,abkn->abmjn"),
+    ),
+    "batch axes inside": Batch(
+        ((33, 4, 20), (20, 4, 17)), "[1] x [1]", "[2] x [0]", "mbk,kbn->bmn"
+    ),
+    "batch axes in another order": Batch(
+        ((2, 3, 20, 16), (3, 12, 16, 2)), "[1, 0] x [0, 3]", "[3] x [2]", "abmk,bnka->bamn"
+    ),
+}
+
+
+@pytest.mark.parametrize("instructions", EVERY)
+@pytest.mark.parametrize("case", BATCHES)
+@pytest.mark.share(14)
+def test_batches_are_exact(case, instructions):
+    batch = BATCHES[case]
+    x, y = batch.operands()
+    actual = main_of(batch.text(), kernels=instructions)(x, y)
+    np.testing.assert_array_equal(actual, batch.expected(x, y))
+
+
+@pytest.mark.parametrize("instructions", EVERY)
+@pytest.mark.parametrize("case", ["odd sizes", "batch axes in another order"])
+@pytest.mark.share(4)
+def test_batches_of_constant_weights_are_exact(case, instructions):
+    batch = BATCHES[case]
+    x, y = batch.operands()
+    actual = main_of(with_constants(batch.text(), y), kernels=instructions)(x)
+    np.testing.assert_array_equal(actual, batch.expected(x, y))
+
+
+def test_batches_have_a_kernel() -> None:
+    assert "stream.executable" in lowered_text(BATCHES["scores"].text(), kernels="avx2")
+
+
+@pytest.mark.parametrize("zero_points", [(0, 0), (3, 0), (0, -5), (-128, 127)])
+def test_quantized_batches(zero_points: tuple[int, int]) -> None:
+    """Zero points of both operands are corrected after the sums."""
+    left, right = zero_points
+    numbers = {"xs": 0.5, "ys": 0.25, "zs": 32.0}
+    integers = {"xz": left, "yz": right, "zz": 7}
+    constants = {name: np.array(value, np.float32) for name, value in numbers.items()}
+    constants |= {name: np.array(value, np.int8) for name, value in integers.items()}
+    product = node("QLinearMatMul", ["x", "xs", "xz", "y", "ys", "yz", "zs", "zz"], ["z"])
+    inputs = {"x": ("INT8", (3, 40, 30)), "y": ("INT8", (3, 30, 33))}
+    text = text_of(model([product], inputs, {"z": ("INT8", (3, 40, 33))}, constants))
+    assert "stream.executable" in lowered_text(text, kernels="avx2")
+    x, y = drawn(3, 40, 30), drawn(3, 30, 33, seed=1)
+    accumulators = (x.astype(np.float64) - left) @ (y.astype(np.float64) - right)
+    expected = np.clip(np.rint(accumulators * (0.5 * 0.25 / 32)) + 7, -128, 127)
+    np.testing.assert_array_equal(main_of(text)(x, y), expected)
+
+
+def test_padded_rows_of_a_product() -> None:
+    """A pad of rows is no padding of a convolution."""
+    text = """
+func.func @main(%x: tensor<2x15x64xi8>, %w: tensor<64x64xi8>) -> tensor<2x19x64xi32> {
+  %z = stablehlo.constant dense<3> : tensor<i8>
+  %p = stablehlo.pad %x, %z, low = [0, 2, 0], high = [0, 2, 0], interior = [0, 0, 0]
+      : (tensor<2x15x64xi8>, tensor<i8>) -> tensor<2x19x64xi8>
+  %y = stablehlo.dot_general %p, %w, contracting_dims = [2] x [0]
+      : (tensor<2x19x64xi8>, tensor<64x64xi8>) -> tensor<2x19x64xi32>
+  return %y : tensor<2x19x64xi32>
+}
+"""
+    x, w = drawn(2, 15, 64), drawn(64, 64, seed=1)
+    padded = np.pad(x, [(0, 0), (2, 2), (0, 0)], constant_values=3)
+    expected = padded.astype(np.int64) @ w.astype(np.int64)
+    np.testing.assert_array_equal(main_of(text)(x, w), expected)
