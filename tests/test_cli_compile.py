@@ -31,6 +31,13 @@ def test_compile_writes_the_default_output() -> None:
     assert Path("model.vmfb").stat().st_mode & 0o777 == 0o666 & ~mask
 
 
+@pytest.mark.parametrize("name", ["out.mlir", "out.onnx"])
+def test_an_executable_is_not_named_like_a_model(name: str) -> None:
+    result = fail(2, "compile", "model.mlir", "-o", name)
+    assert f"'{name}' is named like a model; write the module for IREE with --emit mlir" in result
+    assert files() == ["model.mlir"]
+
+
 def test_compile_to_standard_output_is_the_file() -> None:
     result = succeed("compile", "model.mlir", "-o", "-")
     assert result.stderr == ""

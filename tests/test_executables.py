@@ -206,6 +206,9 @@ def test_names(executable: Executable) -> None:
         executable["same"]
     with pytest.raises(AttributeError):
         executable.same(1)
+    with pytest.raises(UsageError, match=r"by position, got the name 'x'; expected: nothing\(\)"):
+        executable.nothing(x=1)
+    assert repr(executable).startswith("<executable for llvm-cpu: <function ")
 
 
 def test_signatures_without_a_device(executable: Executable, tmp_path: Path) -> None:

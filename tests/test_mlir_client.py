@@ -93,6 +93,16 @@ def test_the_input_is_its_own_reproducer(here: Path) -> None:
     assert sorted(os.listdir()) == ["sparse.mlir", "subquant.reproducer.mlir"]
 
 
+def test_other_objects_are_no_source() -> None:
+    with pytest.raises(UsageError, match="bytes of a model, or a module, got a int"):
+        subquant.compile(3)  # type: ignore[arg-type]
+
+
+def test_unknown_options_are_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="no option is named 'batchs'; did you mean 'batch'"):
+        subquant.compile(PROGRAM, batchs=2)
+
+
 def test_a_module_of_the_bindings_is_sent_as_bytecode() -> None:
     module = parse_text(PROGRAM, create_context())
     before = str(module)

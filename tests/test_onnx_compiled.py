@@ -92,6 +92,26 @@ def test_each_quantized_node_is_explained() -> None:
     ]
 
 
+def test_nodes_of_floats_are_not_counted() -> None:
+    """A dynamically quantized product, as ONNX Runtime writes it: its scales are floats."""
+    constants: dict[str, Any] = {
+        "ws": np.array(0.02, np.float32), "wz": np.array(0, np.int8),
+        "w": np.random.default_rng(0).integers(-128, 128, (64, 48)).astype(np.int8),
+    }  # fmt: skip
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        node("MatMulInteger", ["q", "w", "z", "wz"], ["p"]),
+        node("Mul", ["s", "ws"], ["scale"]),
+        node("Cast", ["p"], ["f"], to=onnx.TensorProto.FLOAT),
+        node("Mul", ["f", "scale"], ["y"]),
+    ]
+    ends = {"x": ("FLOAT", (3, 64))}, {"y": ("FLOAT", (3, 48))}
+    assert remarks_of(model(nodes, *ends, constants)) == [
+        "node 1 (MatMulInteger) 'the MatMulInteger' computes with integers",
+        "1 of 1 nodes with quantized operands or results compute with integers",
+    ]
+
+
 def test_reasons() -> None:
     assert remarks_of(layer())[-1].startswith("4 of 5 nodes")
     node_remarks = remarks_of(layer(is_open=True))

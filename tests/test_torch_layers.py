@@ -367,6 +367,9 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
         torch.nn.Sequential(torch.nn.Linear(32, 32)), {"head": EIGHT_BITS}, "'head' applies to no"
     ),
     "expression": (torch.nn.Sequential(), {"(": EIGHT_BITS}, r"'\(' is no regular expression"),
+    "no quantization": (
+        torch.nn.Sequential(torch.nn.Linear(8, 4)), 4, "expected a WeightQuantization, .* got 4"
+    ),
 }  # fmt: skip
 
 

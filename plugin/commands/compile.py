@@ -16,6 +16,7 @@ from ..isolation.client import start_child
 from ..isolation.limits import Limits
 from . import shared_options as shared
 from .console import progress_on, remark_printer, reproducer_of, say, source_of, write_output
+from .quantize_network import NETWORK_SUFFIXES
 
 
 @click.command("compile")
@@ -109,6 +110,11 @@ def command(
     if output is None:
         stem = "model" if model == "-" else Path(model).stem
         output = f"{stem}.vmfb" if emit == "vmfb" else "-"
+    if emit == "vmfb" and output.endswith(NETWORK_SUFFIXES):
+        raise UsageError(
+            f"the output is an executable (.vmfb), and {quoted(output)} is named like a model; "
+            "write the module for IREE with --emit mlir"
+        )
     if "-" not in (model, output) and os.path.realpath(model) == os.path.realpath(output):
         raise UsageError(f"the output '{output}' is the input; give another file with -o")
     if parameters is not None and os.path.realpath(parameters) in map(

@@ -55,6 +55,7 @@ def command(
 
     limits = Limits(**shared.pop_values(Limits, options))
     choices = shared.pop_values(CompileOptions, options)
+    shared.check_compile_options(choices)  # before a device is missing
     source = source_of(model)
     call = Call(**options)
     if not interpret:

@@ -66,11 +66,12 @@ def command(
         from ..compiler.pipeline import NAMED_PIPELINES, passes_of, text_of_pass
         from ..transforms import PASSES
 
+        width = max(map(len, (*PASSES, *NAMED_PIPELINES)))
         for name, description in PASSES.items():
-            say(f"{name:32} {description}")
+            say(f"{name:{width}}  {description}")
         for name, steps in NAMED_PIPELINES.items():
             text = ",".join(map(text_of_pass, passes_of(steps)))
-            say(f"{name:32} the pipeline {text}")
+            say(f"{name:{width}}  the pipeline {text}")
         return
     if model is None:
         raise UsageError("expected a MODEL; see 'subquant opt --help'")

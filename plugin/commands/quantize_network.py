@@ -85,9 +85,8 @@ def report_table(network: QuantizedNetwork) -> RenderableType:
     totals = [f"{quantized} of {counted(len(network.layers), 'layer')} quantized"]
     if network.held_out_batches:
         totals.append(
-            f"signal/noise of the results: {outputs} "
-            f"(held-out inputs: {network.held_out_batches}, calibration: "
-            f"{network.calibration_batches} batches)"
+            f"signal/noise of the results: {outputs} (batches held out: "
+            f"{network.held_out_batches}, for calibration: {network.calibration_batches})"
         )
     return Group(table, Text("\n".join(totals)))
 

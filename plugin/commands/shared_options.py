@@ -125,12 +125,8 @@ def chooses_device(values: Mapping[str, Any]) -> bool:
     return values["target"] == "vulkan" and values["vulkan_target"] in (None, "auto")
 
 
-def make_compile_options(**options: Any) -> CompileOptions:
-    """Construct `CompileOptions`; the Vulkan target ``auto`` is this machine's device.
-
-    Raises:
-        UsageError: an option is for another target, or has no effect without another option.
-    """
+def check_compile_options(options: Mapping[str, Any]) -> None:
+    """Raise UsageError for an option of another target, or one that needs another option."""
     if options["target"] != "vulkan" and options["vulkan_target"] is not None:
         raise UsageError("--vulkan-target needs --target vulkan")
     if options["target"] == "vulkan" and options["target_cpu"] != _TARGET_CPU.default:
@@ -138,6 +134,16 @@ def make_compile_options(**options: Any) -> CompileOptions:
     is_exact = options["requantization"] == "exact"
     if is_exact and options["fixed_point_rounding"] != _FIXED_POINT_ROUNDING.default:
         raise UsageError("--fixed-point-rounding needs --requantization fixed-point")
+
+
+def make_compile_options(**options: Any) -> CompileOptions:
+    """Construct `CompileOptions`; the Vulkan target ``auto`` is this machine's device.
+
+    Raises:
+        UsageError: as `check_compile_options`, or a value that no option has.
+        EnvironmentProblem: there is no Vulkan device for ``auto``.
+    """
+    check_compile_options(options)
     if options["vulkan_target"] == "auto":
         options["vulkan_target"] = None
         if options["target"] == "vulkan":

@@ -44,6 +44,7 @@ HINTS = (
 """Parts of upstream's messages, and hints."""
 
 _BLOCKS = re.compile(r"dimension size \d+ of scales tensor at axis (\d+) should match .* = (\d+)")
+_REFUSED_TYPE = "integer quantized values, but got"
 _CHANNELS = "quantized dimension size does not match number of scales"
 _BRACKETS = str.maketrans("{}", "[]")
 _SUB_CHANNEL = re.compile(r"!quant\.uniform<[^{]*\{[^}]*\}, (?=\{)")
@@ -73,6 +74,12 @@ def reworded(message: str, notes: Sequence[str]) -> str:
             if axis < len(extents) and extents[axis] != str(count):
                 index = f"one for each index of axis {axis}"
                 return f"expected {extents[axis]} scales, {index}, got {count}"
+    sub_channel = _SUB_CHANNEL.search(message)
+    if sub_channel is not None and _REFUSED_TYPE in message:
+        return (
+            f"{message[: sub_channel.end()]}...>'; StableHLO's operations take no sub-channel "
+            "types; dequantize operands with quant.dcast, and quantize results with quant.qcast"
+        )
     unknown = _UNKNOWN_OPERATION.search(message)
     if unknown is not None:
         dialect, name = (part for part in unknown.groups() if part)

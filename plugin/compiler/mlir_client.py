@@ -20,7 +20,15 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from ..core.files import open_input, read_input, write_atomically
-from ..errors import CompilerError, ParseError, Place, Remark, SubquantError, error_from_json
+from ..errors import (
+    CompilerError,
+    ParseError,
+    Place,
+    Remark,
+    SubquantError,
+    UsageError,
+    error_from_json,
+)
 from ..isolation.client import ChildEnded, call
 from ..isolation.limits import Limits
 from .compile_options import CompileOptions, Emit
@@ -121,7 +129,12 @@ class Input:
 
 
 def input_of(source: Source | Input) -> Input:
-    """Return the input for a source; a string with a line break, ``{`` or ``"`` is text."""
+    """Return the input for a source; a string with a line break, ``{`` or ``"`` is text.
+
+    Raises:
+        UsageError: the source has another type.
+        InputError: the file cannot be read.
+    """
     if isinstance(source, Input):
         return source
     if isinstance(source, str) and any(mark in source for mark in '\n{"'):
@@ -134,6 +147,11 @@ def input_of(source: Source | Input) -> Input:
             with open_input(path):
                 return Input(path, path)  # the child reads it, and MLIR knows its name
         return Input(path, data=read_input(path))  # a pipe can be read once
+    if not hasattr(source, "operation"):
+        raise UsageError(
+            f"expected a path, MLIR text, the bytes of a model, or a module, got a "
+            f"{type(source).__name__}"
+        )
     buffer = io.BytesIO()
     source.operation.write_bytecode(buffer)
     return Input("-", data=buffer.getvalue())

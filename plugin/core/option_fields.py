@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import Field, field, fields
 from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
-from ..errors import UsageError, quoted
+from ..errors import UsageError, expected_name, quoted
 
 ModelActivations = Literal["checkpoint", "float", "int8"]
 """Activations of a language model: as its checkpoint asks for, or of all layers alike."""
@@ -121,6 +121,9 @@ def accept_old_names(options: type[Any]) -> type[Any]:
     @functools.wraps(construct)
     def construct_by_any_name(self: Any, *args: Any, **kwargs: Any) -> None:
         renamed = {names[name]: kwargs.pop(name) for name in names.keys() & kwargs}
+        known = [each.name for each in fields(options)]
+        for name in kwargs.keys() - set(known):
+            raise UsageError(f"no option is named {quoted(name)}; {expected_name(name, known)}")
         construct(self, *args, **{**kwargs, **renamed})
 
     setattr(options, "__init__", construct_by_any_name)  # noqa: B010 - mypy refuses an assignment

@@ -108,6 +108,10 @@ class Executable:
             for each, entry in zip(functions, entries, strict=True)
         }
 
+    def __repr__(self) -> str:
+        functions = ", ".join(map(repr, self.functions.values()))
+        return f"<executable for {self.device.name}: {functions}>"
+
     def __getitem__(self, name: str) -> Function:
         """Return a function by name; UsageError if there is none."""
         if name not in self.functions:

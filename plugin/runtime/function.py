@@ -50,9 +50,12 @@ class Function:
     def __repr__(self) -> str:
         if self.signature is None:
             return f"<function {self.name}>"
-        inputs = ", ".join(value.named for value in self.signature.inputs)
         outputs = ", ".join(value.named for value in self.signature.outputs)
-        return f"<function {self.name}({inputs}) -> ({outputs})>"
+        return f"<function {self.name}({self._inputs_text}) -> ({outputs})>"
+
+    @property
+    def _inputs_text(self) -> str:
+        return ", ".join(each.named for each in self.signature.inputs) if self.signature else ""
 
     def __call__(
         self,
@@ -60,6 +63,7 @@ class Function:
         quantized_io: bool = False,
         resident: bool = False,
         donate: Collection[int | str] = (),
+        **named: object,
     ) -> Any:
         """Run the function.
 
@@ -72,6 +76,7 @@ class Function:
             resident: leave results in the device's memory: each is a `DeviceArray`.
             donate: numbers or names of arguments in the device's memory that are not needed any
                 more: the program may write to them, instead of to a copy.
+            **named: none; an argument that is given by its name is refused.
 
         Returns:
             An array for each result: the array itself if there is one, a tuple if there are more,
@@ -79,10 +84,16 @@ class Function:
 
         Raises:
             SignatureError: an argument does not fit.
-            UsageError: a donated argument is not in the device's memory, or is given twice.
+            UsageError: an argument is given by its name, or a donated one is not in the device's
+                memory, or is given twice.
             ExecutionError: the runtime failed, or a check of a dynamic dimension did, or this
                 process was forked since the executable was loaded, or an array was donated before.
         """
+        if named:
+            raise UsageError(
+                f"function '{self.name}' takes arguments by position, got the name "
+                f"{quoted(next(iter(named)))}; expected: {self.name}({self._inputs_text})"
+            )
         results = None
         if not (donate or quantized_io):
             results = self.direct_calls.call(arguments, resident)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,14 +11,15 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ConstantArgument,
     InputKind,
+    InputSpec,
     OutputKind,
     OutputSpec,
     TensorArgument,
 )
 from torch.utils import _pytree as pytree
 
-from ..errors import UnsupportedError, UsageError
-from .exported_module import ExportedModule, Traceable, export_module, leaves_of
+from ..errors import UnsupportedError, UsageError, counted
+from .exported_module import ExportedModule, Traceable, export_module
 from .torch_arrays import array_of_tensor, tensor_of_array
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ class CompiledModule:
     def __init__(self, exported: ExportedModule, executable: Executable) -> None:
         self.exported = exported
         self.executable = executable
+        self._structures = {
+            name: _CallStructure(program) for name, program in exported.programs.items()
+        }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function ``main`` with tensors; return tensors as the module does."""
@@ -56,14 +61,14 @@ class CompiledModule:
             UsageError: no function has this name, or the structure of the arguments differs from
                 that of the example arguments.
         """
-        if function not in self.exported.programs:
-            names = ", ".join(self.exported.programs)
+        if function not in self._structures:
+            names = ", ".join(self._structures)
             raise UsageError(f"no function is named '{function}'; expected one of: {names}")
-        program = self.exported.programs[function]
-        inputs = _inputs(program, args, kwargs)
+        structure = self._structures[function]
+        inputs = structure.inputs(args, kwargs)
         results = getattr(self.executable, function)(*inputs)
         arrays = results if isinstance(results, (tuple, list)) else [results]
-        return _outputs(program, [tensor_of_array(each) for each in arrays])
+        return structure.outputs([tensor_of_array(each) for each in arrays])
 
 
 def compile_module(
@@ -95,28 +100,84 @@ def compile_module(
     return CompiledModule(exported, compile(exported.bytecode, **options))
 
 
-def _inputs(
-    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[Any]:
-    """Return the inputs of the function: leaves of the arguments as arrays, without constants."""
-    spec = program.call_spec.in_spec
-    if spec is not None and set(kwargs) == set(names := spec.child(1).context):
-        kwargs = {name: kwargs[name] for name in names}  # keywords have no order
-    leaves = leaves_of(args, kwargs)
-    structure = pytree.tree_structure((args, dict(kwargs)))
-    if spec is not None and structure != spec:
-        raise UsageError(f"expected arguments of the structure {spec}, found {structure}")
-    user = [s for s in program.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
-    inputs = []
-    for each, leaf in zip(user, leaves, strict=True):
-        if not isinstance(each.arg, ConstantArgument):
-            inputs.append(_array_of_argument(leaf, each.arg.name))
-        elif not _is_same_constant(leaf, each.arg.value):
-            raise UsageError(
-                f"argument '{each.arg.name}' was exported as the constant {each.arg.value!r}, "
-                f"found {leaf!r}"
-            )
-    return inputs
+class _CallStructure:
+    """Trees of a program's arguments and results, and its inputs among their leaves.
+
+    They are read once: PyTorch's ``call_spec`` defines a class at each access, in a quarter of a
+    millisecond.
+    """
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self._program = program
+
+    @cached_property
+    def _trees(self) -> tuple[pytree.TreeSpec | None, pytree.TreeSpec]:
+        spec = self._program.call_spec
+        return spec.in_spec, spec.out_spec
+
+    @cached_property
+    def _input_specs(self) -> list[InputSpec]:
+        specs = self._program.graph_signature.input_specs
+        return [each for each in specs if each.kind == InputKind.USER_INPUT]
+
+    @cached_property
+    def _output_specs(self) -> list[OutputSpec]:
+        specs = self._program.graph_signature.output_specs
+        return [each for each in specs if each.kind == OutputKind.USER_OUTPUT]
+
+    def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Return the inputs of the function: leaves of the arguments as arrays, no constants."""
+        spec = self._trees[0]
+        if spec is not None and set(kwargs) == set(names := spec.child(1).context):
+            kwargs = {name: kwargs[name] for name in names}  # keywords have no order
+        leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
+        if spec is not None and structure != spec:
+            raise UsageError(_structure_error(structure, spec))
+        inputs = []
+        for each, leaf in zip(self._input_specs, leaves, strict=True):
+            if not isinstance(each.arg, ConstantArgument):
+                inputs.append(_array_of_argument(leaf, each.arg.name))
+            elif not _is_same_constant(leaf, each.arg.value):
+                raise UsageError(
+                    f"argument '{each.arg.name}' was exported as the constant "
+                    f"{each.arg.value!r}, found {leaf!r}"
+                )
+        return inputs
+
+    def outputs(self, tensors: list[torch.Tensor]) -> Any:
+        """Return the results in the structure that the Python function returns."""
+        remaining = iter(tensors)
+        leaves = [
+            each.arg.value
+            if isinstance(each.arg, ConstantArgument)
+            else _leaf(each, next(remaining))
+            for each in self._output_specs
+        ]
+        return pytree.tree_unflatten(leaves, self._trees[1])
+
+
+def _structure_error(actual: pytree.TreeSpec, expected: pytree.TreeSpec) -> str:
+    """Return a message about arguments of another structure: their number, names or trees."""
+    counts = [spec.child(0).num_children for spec in (expected, actual)]
+    names = [", ".join(map(str, spec.child(1).context)) for spec in (expected, actual)]
+    if counts[0] != counts[1]:
+        return f"expected {counted(counts[0], 'positional argument')}, got {counts[1]}"
+    if names[0] != names[1]:
+        return (
+            f"expected {_keywords(names[0])}, got {_keywords(names[1])}; a call has the arguments "
+            "of the example"
+        )
+    trees = [_without_spaces(spec) for spec in (expected, actual)]
+    return f"expected arguments of the structure {trees[0]}, found {trees[1]}"
+
+
+def _keywords(names: str) -> str:
+    return f"the keyword arguments {names}" if names else "no keyword arguments"
+
+
+def _without_spaces(spec: pytree.TreeSpec) -> str:
+    """Return a tree in one line."""
+    return " ".join(str(spec).split())
 
 
 def _array_of_argument(leaf: Any, name: str) -> Any:
@@ -134,14 +195,3 @@ def _is_same_constant(leaf: Any, constant: Any) -> bool:
 def _leaf(spec: OutputSpec, tensor: torch.Tensor) -> Any:
     """Return a result as the Python function does: a size is a number."""
     return tensor if isinstance(spec.arg, TensorArgument) else tensor.item()
-
-
-def _outputs(program: ExportedProgram, tensors: list[torch.Tensor]) -> Any:
-    """Return the results in the structure that the Python function returns."""
-    specs = [s for s in program.graph_signature.output_specs if s.kind == OutputKind.USER_OUTPUT]
-    remaining = iter(tensors)
-    leaves = [
-        each.arg.value if isinstance(each.arg, ConstantArgument) else _leaf(each, next(remaining))
-        for each in specs
-    ]
-    return pytree.tree_unflatten(leaves, program.call_spec.out_spec)

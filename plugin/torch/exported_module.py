@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from ..core._mlir import ir
 from ..core.files import write_atomically
@@ -93,6 +92,10 @@ def _trace(
             f"expected a torch.nn.Module or a torch.export.ExportedProgram, found a "
             f"{type(module).__name__}"
         )
+    if not isinstance(args, tuple):
+        raise UsageError(
+            f"expected the example arguments as a tuple, such as (x,), got a {type(args).__name__}"
+        )
     if module.training and not isinstance(module, torch.fx.GraphModule):
         raise UsageError(
             f"the module {type(module).__name__} is in training mode, where dropout and batch "
@@ -110,8 +113,3 @@ def _trace(
         raise UnsupportedError(
             f"torch.export cannot trace the module: {kind}: {reason}{advice}", place_of_error(error)
         ) from error
-
-
-def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the leaves of the arguments of a call, in the order of the program's inputs."""
-    return list(pytree.tree_flatten((args, dict(kwargs)))[0])

@@ -99,6 +99,11 @@ class _Rules:
     """Quantizations by regular expressions of names."""
 
     def __init__(self, how: WeightQuantization | Mapping[str, WeightQuantization | None]) -> None:
+        if not isinstance(how, WeightQuantization | Mapping):
+            raise UsageError(
+                "expected a WeightQuantization, such as WeightQuantization(bits=4), or a mapping "
+                f"from regular expressions to them, got {how!r:.100}"
+            )
         by_pattern = {"": how} if isinstance(how, WeightQuantization) else dict(how)
         self._unused = set(by_pattern)
         self._rules = []

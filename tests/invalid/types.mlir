@@ -84,5 +84,11 @@ func.func private @calibrated(tensor<4x!quant.calibrated<f32<-1.0:1.0>>>)
 // error @+1:1 UnsupportedError: 'func.func' op expressed type must be f16, bf16, f32 or f64, got 'f8E4M3FN'
 func.func private @expressed_float8(tensor<4x!quant.uniform<i8:f8E4M3FN, 1.0>>)
 // -----
+// error @+2:8 ParseError: 'stablehlo.abs' op operand #0 must be ranked tensor of 2/4/8/16/32/64-bit signless integer or 4/6/8/16/32/64-bit float or complex type with 32/64-bit float elements or per-tensor integer quantized values, but got 'tensor<2x4x!quant.uniform<i8:f32:{1:2}, ...>'; StableHLO's operations take no sub-channel types; dequantize operands with quant.dcast, and quantize results with quant.qcast
+func.func @sub_channel(%x: tensor<2x4x!quant.uniform<i8:f32:{1:2}, {{1.0, 2.0}}>>) {
+  %0 = stablehlo.abs %x : tensor<2x4x!quant.uniform<i8:f32:{1:2}, {{1.0, 2.0}}>>
+  return
+}
+// -----
 // error @+1:82 ParseError: scale 2.000000e-09 out of expressed type range [5.960464e-08, 6.550400e+04]
 func.func private @scale_underflows_in_f16(tensor<4x!quant.uniform<i8:f16, 2.0e-9>>)

@@ -61,7 +61,9 @@ class IntegerReport:
         is_integer = gives or arithmetic.is_integer
         if takes and not gives and not any(each.type in _FLOAT_TYPES for each in results):
             is_integer = arithmetic.is_integer is not False  # rounded, or a shape
-        if not takes and is_integer is None:
+        types = {each.type for each in (*call.inputs, *results) if each is not None}
+        has_floats_only = not (takes or gives or types - _FLOAT_TYPES)
+        if not is_integer and (has_floats_only or (is_integer is None and not takes)):
             return
         for name in node.inputs:
             if name in self._sources:

@@ -59,6 +59,10 @@ _TRANSPOSE = "stablehlo.transpose"
 _MOVEMENTS = (_TRANSPOSE, "stablehlo.bitcast_convert", "stablehlo.reshape", "stablehlo.slice")
 _ERASED = (UNPACK, "quant.scast", "subquant.scast")
 
+_ROUNDED = NoMatch(
+    "the program quantizes its dequantized operand itself, as activations, not as a weight"
+)
+
 _MAX_SUPERBLOCK = 256
 """The greatest superblock whose activations share a scale: that of llama.cpp's ``Q8_K``."""
 
@@ -81,12 +85,12 @@ class FuseBlockContractions(ModulePass):
         remarks: list[Remark] = []
         is_changed = False
         for op in named(module, CONTRACTIONS):
-            casts = [_dequantizing(operand) for operand in op.operands]
-            casts = [None if cast and _is_rounded(cast) else cast for cast in casts]
-            if not any(casts):
+            dequantizing = [_dequantizing(operand) for operand in op.operands]
+            if not any(dequantizing):
                 continue
+            casts = [None if cast and _is_rounded(cast) else cast for cast in dequantizing]
             with ir.InsertionPoint(op), op.location:
-                result = _fuse(op, casts, self.activations)
+                result = _fuse(op, casts, self.activations) if any(casts) else _ROUNDED
             if isinstance(result, NoMatch):
                 if self.explain:
                     remarks.append(Remark.about(op, f"is left alone: {result.reason}"))
