@@ -200,8 +200,8 @@ def test_a_computed_zero_point_is_the_padding_of_a_convolution(name: str) -> Non
     assert len(remarks) == 1
     assert "is computed by a kernel" in remarks[0]
     q, scale, zero_point = module.operands(x)
-    sums = module.layer.apply_to(q.double() - zero_point, module.layer.weight.double())
-    exact = sums * scale.double() * module.layer.scales.double().reshape(-1, 1, 1)
+    accumulators = module.layer.apply_to(q.double() - zero_point, module.layer.weight.double())
+    exact = accumulators * scale.double() * module.layer.scales.double().reshape(-1, 1, 1)
     assert compiled(x).numpy() == pytest.approx(exact.numpy(), rel=2e-7, abs=0.0)  # 3 roundings
     bound = 3e-6 * float(exact.abs().max())  # that of eager PyTorch's sums of floats
     assert compiled(x).numpy() == pytest.approx(module(x).numpy(), rel=1e-5, abs=bound)

@@ -23,8 +23,8 @@ are equal unless they are that close to a tie.
 Casts of quantized types (``quant.dcast``, ``stablehlo.uniform_dequantize``) are read likewise.
 Scales may be computed, one for each tensor or for each index of an axis that the result has. Zero
 points are constants, or computed ones of the left operand: they are subtracted after the sum, times
-the sums of the weight, and they are what a convolution pads the storage with. Left alone: operands
-with offsets, scales along contracted axes, sums that i32 may not hold, and batch dimensions. With
+the sums of the weight, and a convolution pads the storage with them. Left alone: operands with
+offsets, scales along contracted axes, sums that i32 may not hold, and batch dimensions. With
 ``explain=true`` each contraction that is left alone is reported with its place and the reason.
 """
 
