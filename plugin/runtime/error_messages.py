@@ -58,8 +58,8 @@ def _parameter_message(
             f"{name} reads {short.group(2)} bytes of the parameter {quoted(short.group(1))}, "
             f"which has {short.group(3)} in {files}"
         )
-    scope_name = printable(scope.group(1)) if scope else "scope"
-    return f"{name} needs parameters; give them as {scope_name}=file.irpa (--parameters)"
+    example = f"as {printable(scope.group(1))}" if scope else "by their scope, such as model"
+    return f"{name} needs parameters; give them {example}=file.irpa (--parameters)"
 
 
 def _lost(device: str) -> str:

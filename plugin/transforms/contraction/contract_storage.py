@@ -273,7 +273,8 @@ def _contract(op: Operation, left: _Dequantized, right: _Dequantized) -> Value |
     reason = _why_not(contraction, left, right)
     if reason is not None:
         return NoMatch(reason)
-    storage, changed = left.stored(), {}
+    storage = left.stored()
+    changed: dict[str, ir.Attribute] = {}
     if left.zero_points is None and contraction.is_window:
         zero_point = emit_stablehlo.convert(left.parameter("zero_points", I32).value, mlir_type(I8))
         storage, changed = pad_window(op, storage, zero_point)
