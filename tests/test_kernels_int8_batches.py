@@ -55,10 +55,10 @@ BATCHES = {
         *("[0, 1] x [0, 1]", "[4] x [2]", "abmjk,abkn->abmjn"),
     ),
     "batch axes inside": Batch(
-        ((33, 4, 20), (20, 4, 17)), "[1] x [1]", "[2] x [0]", "mbk,kbn->bmn"
+        ((33, 4, 36), (36, 4, 17)), "[1] x [1]", "[2] x [0]", "mbk,kbn->bmn"
     ),
     "batch axes in another order": Batch(
-        ((2, 3, 20, 16), (3, 12, 16, 2)), "[1, 0] x [0, 3]", "[3] x [2]", "abmk,bnka->bamn"
+        ((2, 3, 40, 32), (3, 13, 32, 2)), "[1, 0] x [0, 3]", "[3] x [2]", "abmk,bnka->bamn"
     ),
 }
 

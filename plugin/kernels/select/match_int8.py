@@ -29,6 +29,8 @@ _MIN_AMX_ROWS = 8
 """AMX tiles are faster than vectors from this M on."""
 _MIN_ROWS_TO_PACK = 16
 """Packing a weight at each call pays from this M on."""
+_MIN_MACS_TO_PACK_BATCHES = 1 << 14
+"""Packing a batch of weights at each call pays from this number of MACs of a product on."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,10 @@ class Int8Match(ConvMatch):
         packs_once = is_invariant(match.weight, module_globals)
         if not packs_once and m < _MIN_ROWS_TO_PACK and not match.is_depthwise:
             return MatchFailure(f"its weight is not constant, and M = {m} is too small to pack it")
+        if not packs_once and match.batch_rank:
+            macs = m * math.prod(match.weight_shape)
+            if macs < _MIN_MACS_TO_PACK_BATCHES:
+                return MatchFailure(f"each product of its batch has only {macs} multiplications")
         return match.with_pad_operation(module_globals)
 
     @classmethod
