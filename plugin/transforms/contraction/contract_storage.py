@@ -339,7 +339,7 @@ def _why_not(contraction: Contraction, left: _Dequantized, right: _Dequantized) 
         if op.name != "stablehlo.convolution":
             return "its padding is an operand"
     elif dot_axes(op)[1][0]:
-        return "it has batch dimensions, for which there is no kernel of i8"
+        return "it has batch dimensions"
     products = contraction.products
     if products is None:
         return "its number of products is dynamic, and i32 may overflow"
