@@ -121,6 +121,24 @@ def test_static_activations_have_the_numbers_of_the_layer() -> None:
     assert activations.scale_type == "f8E4M3FN"
 
 
+@pytest.mark.parametrize(
+    ("target", "counts"),
+    [("re:.*q_proj$", True), ("re:.*self_b?attn.q_proj", False), ("re:.*self_attn.*", True)],
+)
+def test_the_expression_that_is_first_by_its_text_counts(
+    tmp_path: Path, target: str, counts: bool
+) -> None:
+    """compressed-tensors 0.20 sorts the expressions of all groups; the last of equal ones counts."""
+    checkpoint = Checkpoint("compressed_mixed")
+    groups = checkpoint.quantization["config_groups"]
+    settings = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}
+    groups["group_2"] = groups["group_0"] | {"targets": [target], "input_activations": settings}
+    tensors = read_huggingface(checkpoint.write(tmp_path))[1]
+    weight = tensors["model.layers.0.self_attn.q_proj.weight"]
+    assert isinstance(weight, PackedTensor)
+    assert (weight.activations is not None) == counts
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_compressed_integers_in_an_order_of_inputs(tmp_path: Path, bits: int) -> None:
     """``weight_g_idx`` of older files says which group each input is of."""

@@ -83,7 +83,7 @@ class CompressedTensorsFormat:
             return
         for group in self.configuration.groups:
             rank = priority(group.targets, name)
-            if rank is not None and rank < 2:
+            if rank is not None and rank[0] < 2:
                 raise layer.error(
                     f"has no weight_scale, and the group '{group.name}' of the quantization names "
                     "it; name it in 'ignore' if it stays a float"
@@ -93,17 +93,20 @@ class CompressedTensorsFormat:
         return any(target.names(name) for target in self.configuration.ignored)
 
     def _group_of(self, layer: Layer) -> Group:
-        """Return the group of a packed layer: the one whose target is the most specific."""
+        """Return the group of a packed layer: the one whose target is the most specific.
+
+        Of several groups with that target the last one counts, as in the library.
+        """
         if self._is_ignored(layer.name):
             raise layer.error("is packed, and 'ignore' names it; leave the wrong one out")
         ranks = [
-            (rank, number)
+            (rank, -number)
             for number, group in enumerate(self.configuration.groups)
             if (rank := priority(group.targets, layer.name)) is not None
         ]
         if not ranks:
             raise layer.error("is packed, and no target of a group names it")
-        return self.configuration.groups[min(ranks)[1]]
+        return self.configuration.groups[-min(ranks)[1]]
 
 
 def _weight(layer: Layer, group: Group) -> PackedTensor:

@@ -80,11 +80,13 @@ class Target:
         return self.text == _CLASS
 
 
-def priority(targets: Sequence[Target], layer: str) -> int | None:
-    """Return how specific the targets are for a layer: 0 is a name, 1 an expression, 2 a class.
+def priority(targets: Sequence[Target], layer: str) -> tuple[int, str] | None:
+    """Return how specific the targets are for a layer, the least being the most specific.
 
-    None if no target names the layer.
+    Returns:
+        0 for a name, 1 for an expression and 2 for a class, and the text, as the library sorts
+        targets of one kind by their texts; None if no target names the layer.
     """
-    ranks = [0 if t.pattern is None else 1 for t in targets if t.names(layer)]
-    ranks += [2 for t in targets if t.is_class]
+    ranks = [(0 if t.pattern is None else 1, t.text) for t in targets if t.names(layer)]
+    ranks += [(2, t.text) for t in targets if t.is_class]
     return min(ranks, default=None)
