@@ -87,6 +87,7 @@ DOWN = "model.layers.0.mlp.down_proj"
         ("compressed_fp8_block", "8-bit floats (E4M3) per group of 128, scales of the input"),
         ("compressed_nvfp4", "4-bit floats (E2M1) per group of 16, scales of the input"),
         ("compressed_mxfp4", "4-bit floats (E2M1) per group of 32, scales of the input"),
+        ("compressed_mxfp8", "8-bit floats (E4M3) per group of 32, scales of the input"),
         ("bitsandbytes_int8", "8-bit integers per token, scales of the input"),
         ("torchao_int8_dynamic", "8-bit integers per token, scales of the input"),
         (
@@ -128,7 +129,7 @@ def test_static_activations_have_the_numbers_of_the_layer() -> None:
 def test_the_expression_that_is_first_by_its_text_counts(
     tmp_path: Path, target: str, counts: bool
 ) -> None:
-    """compressed-tensors 0.20 sorts the expressions of all groups; the last of equal ones counts."""
+    """compressed-tensors 0.20 sorts expressions of all groups; the last of equal ones counts."""
     checkpoint = Checkpoint("compressed_mixed")
     groups = checkpoint.quantization["config_groups"]
     settings = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}

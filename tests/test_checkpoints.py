@@ -50,7 +50,7 @@ def test_configurations_of_earlier_versions(name: str, tmp_path: Path) -> None:
 
 
 ROUNDING = ["compressed_fp8_block", "compressed_fp8_dynamic", "compressed_fp8_static",
-            "compressed_mxfp4", "compressed_nvfp4", "compressed_w8a8_dynamic",
+            "compressed_mxfp4", "compressed_mxfp8", "compressed_nvfp4", "compressed_w8a8_dynamic",
             "compressed_w8a8_static", "compressed_w8a8_static_asymmetric", "torchao_int8_dynamic",
             "torchao_intx4_dynamic"]  # fmt: skip
 """Checkpoints that ask for rounded inputs of layers."""

@@ -158,10 +158,10 @@ def _dequantized(state: _State, scheme: QuantizationScheme, file_format: str) ->
     elif "weight_packed" in state:
         packed = state["weight_packed"]
         values = unpack_fp4_from_uint8(packed, packed.shape[0], 2 * packed.shape[1], torch.float32)
-        if file_format == "mxfp4-pack-quantized":
-            scale = decompress_mx_scale(scale)
     else:
         values = state["weight"]
+    if file_format.startswith("mx"):
+        scale = decompress_mx_scale(scale)
     return dequantize(
         x_q=values,
         scale=scale.float(),
@@ -288,6 +288,7 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "compressed_nvfp4": _writer("NVFP4"),
     "compressed_mxfp4a16": _writer("MXFP4A16"),
     "compressed_mxfp4": _writer("MXFP4"),
+    "compressed_mxfp8": _writer("MXFP8"),
     "compressed_mixed": lambda folder: _write(folder, _mixed_config(), llama3_config()),
 }
 """The function that writes each folder."""
