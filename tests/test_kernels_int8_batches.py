@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,6 +104,28 @@ def test_quantized_batches(zero_points: tuple[int, int]) -> None:
     accumulators = (x.astype(np.float64) - left) @ (y.astype(np.float64) - right)
     expected = np.clip(np.rint(accumulators * (0.5 * 0.25 / 32)) + 7, -128, 127)
     np.testing.assert_array_equal(main_of(text)(x, y), expected)
+
+
+@pytest.mark.parametrize("types", [("UINT8", "UINT8"), ("INT8", "UINT8")])
+@pytest.mark.parametrize("batches", [(), (3,), (2, 3)])
+def test_computed_zero_points(types: tuple[str, str], batches: tuple[int, ...]) -> None:
+    """Zero points that are arguments, of one operand or both."""
+    shapes = (*batches, 40, 30), (*batches, 30, 37)
+    product = node("MatMulInteger", ["x", "y", "xz", "yz"], ["z"])
+    left, right = types
+    inputs = {"x": (left, shapes[0]), "y": (right, shapes[1]), "xz": (left, ()), "yz": (right, ())}
+    result = {"z": ("INT32", (*batches, 40, 37))}
+    text = text_of(model([product], inputs, result, {}))
+    assert "stream.executable" in lowered_text(text, kernels="avx2")
+    x, y = (
+        drawn(*shape, seed=seed).view(np.dtype(name.lower()))
+        for seed, (shape, name) in enumerate(zip(shapes, types, strict=True))
+    )
+    main = main_of(text)
+    for xz, yz in itertools.product((0, 100), (0, 127)):
+        zeros = np.array(xz, x.dtype), np.array(yz, y.dtype)
+        expected = (x.astype(np.int64) - xz) @ (y.astype(np.int64) - yz)
+        np.testing.assert_array_equal(main(x, y, *zeros), expected)
 
 
 def test_padded_rows_of_a_product() -> None:

@@ -11,11 +11,9 @@ and ``p`` times the sum of the weight.)
 
 This is ``subquant.subtract_zero_point`` of a quantized tensor with the scale 1, whose storage
 `subquant.transforms.quantization.math.zero_points` contracts. Unsigned integers are masked ones,
-``stablehlo.and %0, dense<255>``. A zero point of the left operand of a matrix
-product may be computed (activations that are quantized when they are computed): it is subtracted
-after the sum, times the sums of the weight::
-
-    sum_k (x[m, k] - z) * w[k, n] = sum_k x[m, k] * w[k, n] - z * sum_k w[k, n]    (modulo 2**32)
+``stablehlo.and %0, dense<255>``. Zero points of a matrix product may be computed (activations that
+are quantized when they are computed): they are subtracted after the sum, times the sums of the
+other operand (`_subtract_computed_zeros`).
 
 A difference may be reshaped: ONNX's convolutions along one axis
 are those of images of one row. A constant weight of a convolution stays in 16 bits if it does not
@@ -24,7 +22,7 @@ fit 8: kernels take it as the sum of two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -36,9 +34,9 @@ from ....dialects.windows import pad_amounts, window_padding
 from ....emit import ArrayLike, tensor
 from ....emit import stablehlo as emit_stablehlo
 from ....emit.operation import dense, mlir_type, value, with_element
-from ....numerics.element_types import I8, I16, I32, Array
-from ...base import producer_named, producer_of
-from .contraction import Contraction
+from ....numerics.element_types import I8, I16, I32, AnyArray, Array
+from ...base import NoMatch, producer_named, producer_of
+from .contraction import Contraction, Side
 
 Correction: TypeAlias = Callable[[Value], Value]
 """Emits the corrected sums of a contraction."""
@@ -68,11 +66,12 @@ def raise_differences(op: Operation) -> tuple[Operation, Correction] | None:
         return None
     contraction = Contraction.of(op)
     correct: Correction = _unchanged
-    if x.computed is not None or w.computed is not None:
-        computed = None if is_window or w.computed is not None else _computed(contraction, x, w)
-        if computed is None:
-            return None
-        correct = computed
+    x_zero, w_zero = _computed_zero(x, contraction.left), _computed_zero(w, contraction.right)
+    if isinstance(x_zero, NoMatch) or isinstance(w_zero, NoMatch):
+        return None
+    has_computed_zeros = x_zero is not None or w_zero is not None
+    if has_computed_zeros and (is_window or not op.results[0].type.has_static_shape):
+        return None
     if padding:
         # x padded with p is x - p padded with 0, and p.
         low, high = (_LOW, _HIGH) if x.signed else (0, 255)
@@ -93,7 +92,10 @@ def raise_differences(op: Operation) -> tuple[Operation, Correction] | None:
 
         correct = add_terms
         x = replace(x, zero=x.zero + padding)
-    result = contraction.create(x.emit(), w.emit(), mlir_type(I32), changed)
+    emitted = x.emit(), w.emit()
+    result = contraction.create(*emitted, mlir_type(I32), changed)
+    if has_computed_zeros:
+        correct = _subtract_computed_zeros(contraction, (x, w), (x_zero, w_zero), emitted)
     return result.owner.operation, correct
 
 
@@ -101,36 +103,83 @@ def _unchanged(total: Value) -> Value:
     return total
 
 
-def _computed(contraction: Contraction, x: _Difference, w: _Difference) -> Correction | None:
-    """Return the correction for a computed zero point of the left operand; None if it is unknown.
+@dataclass(frozen=True)
+class _ComputedZero:
+    """A computed zero point of an operand: integers, and the axes of the operand that they have."""
 
-    The weight is a constant matrix, and the zero point has no axis that is summed over.
-    """
-    left, right = contraction.left, contraction.right
-    broadcast = x.computed
-    weights = w.constant
-    if broadcast is None or x.shape or weights is None:
+    value: Value
+    axes: list[int]
+
+    def spread(self, side: Side, result: ir.Type) -> AnyArray:
+        """The zero point in the shape of a contraction's result."""
+        wide = emit_stablehlo.convert(self.value, mlir_type(I32))
+        sizes = [int(size) for size in self.value.type.shape]
+        wide = emit_stablehlo.reshape(wide, [size for size in sizes if size != 1])
+        axes = [side.to_result[axis] for axis in self.axes]
+        return tensor(emit_stablehlo.broadcast(wide, result, axes))
+
+
+def _computed_zero(operand: _Difference, side: Side) -> _ComputedZero | NoMatch | None:
+    """The computed zero point of an operand, whose axes are not summed over; None for none."""
+    broadcast = operand.computed
+    if broadcast is None:
         return None
     zero, dims = broadcast.operands[0], list(broadcast.attributes["broadcast_dimensions"])
+    if operand.shape:
+        return NoMatch("a difference with a computed zero point is reshaped")
     if zero.type.element_type != mlir_type(I32) and not _has_8_bits(zero):
-        return None  # the difference may wrap
+        return NoMatch("the difference may wrap")
     sizes = [int(size) for size in zero.type.shape]
     axes = [int(axis) for axis, size in zip(dims, sizes, strict=True) if size != 1]
-    if any(axis in left.contracted for axis in axes):
-        return None
-    weight_sums = weights.sum(axis=tuple(right.contracted))
-    [feature] = [right.to_result[n] for n in range(weights.ndim) if n not in right.contracted]
+    if any(axis in side.contracted for axis in axes):
+        return NoMatch("the zero point varies along an axis that is summed over")
+    return _ComputedZero(zero, axes)
+
+
+def _subtract_computed_zeros(
+    contraction: Contraction,
+    operands: Sequence[_Difference],
+    zeros: Sequence[_ComputedZero | None],
+    emitted: Sequence[Value],
+) -> Correction:
+    """Return the correction for computed zero points.
+
+    With operands ``a`` and ``b`` of ``K`` summed elements, and zero points ``z``, modulo 2**32::
+
+        sum_k (a - z_a) * (b - z_b) = sum_k a * b - z_a * sum_k b - z_b * sum_k a + K * z_a * z_b
+    """
+    sides, products = (contraction.left, contraction.right), contraction.products
     type_ = contraction.op.results[0].type
-    if not type_.has_static_shape:
-        return None
+    assert products is not None  # shapes are static
+
+    def operand_sums(operand: _Difference, value: Value, side: Side) -> AnyArray:
+        """The sums of an operand over its contracted axes, in the result's shape."""
+        rank = value.type.rank
+        axes = [side.to_result[axis] for axis in range(rank) if axis not in side.contracted]
+        constant = operand.constant
+        if constant is None:
+            reduced = emit_stablehlo.reduce(value, sorted(side.contracted))
+            return tensor(emit_stablehlo.broadcast(reduced, type_, axes))
+        totals = constant.sum(axis=tuple(side.contracted))
+        order = sorted(range(len(axes)), key=axes.__getitem__)
+        shape = [1] * type_.rank
+        for number in order:
+            shape[axes[number]] = totals.shape[number]
+        return totals.transpose(order).reshape(shape)
 
     def correct(total: Value) -> Value:
-        wide = emit_stablehlo.convert(zero, mlir_type(I32))
-        wide = emit_stablehlo.reshape(wide, [size for size in sizes if size != 1])
-        spread = emit_stablehlo.broadcast(wide, type_, [left.to_result[axis] for axis in axes])
-        shape = [1] * type_.rank
-        shape[feature] = weight_sums.size
-        corrected: ArrayLike = tensor(total) - tensor(spread) * weight_sums.reshape(shape)
+        corrected: ArrayLike = tensor(total)
+        spread = [
+            None if zero is None else zero.spread(side, type_)
+            for zero, side in zip(zeros, sides, strict=True)
+        ]
+        for zero, other in zip(spread, (1, 0), strict=True):
+            if zero is not None:
+                terms = operand_sums(operands[other], emitted[other], sides[other])
+                corrected = corrected - zero * terms
+        left, right = spread
+        if left is not None and right is not None:
+            corrected = corrected + left * right * np.int32(products)
         return corrected.value
 
     return correct
