@@ -392,7 +392,7 @@ REFUSED = {
         %u = transpose %r 1,0 : 3x8xf32 -> 8x3xf32
         %v = reshape %u : 8x3xf32 -> 3x8xf32
         %y = scaled %v %1 0 : 3x8xf32 3xf32 -> 3x8xf32""",
-        "reshapes across axes whose extents do not divide"),
+        "reshapes across axes whose sizes do not divide"),
 }  # fmt: skip
 
 

@@ -59,15 +59,11 @@ def run(options: RunOptions, show_bar: Callable[[str, int], AbstractContextManag
     cases = _choose(options)
     plan = plan_run(cases, options.devices, options.part)
     if options.list:
-        names = {case.name for chosen in plan.chosen.values() for case in chosen}
-        for case in cases:
-            if plan.shard is None or case.name in names:
-                print(printable(case.name))
+        _list_names(cases, plan)
         return 0
     expected_file = Path(options.expected or EXPECTED_FILE)
-    expected: Expected = {}
-    if os.path.isfile(expected_file) or not options.update_expected:
-        expected = read_expected(expected_file)
+    is_new = options.update_expected and not os.path.isfile(expected_file)
+    expected: Expected = {} if is_new else read_expected(expected_file)
     check_places(options.json, options.junit)
     earlier = None if options.against is None else read_report(options.against)
     for device in options.devices:
@@ -120,6 +116,14 @@ def run(options: RunOptions, show_bar: Callable[[str, int], AbstractContextManag
         write_report(str(expected_file), updated_expected(final.outcomes, expected))
         return 0
     return final.exit_status
+
+
+def _list_names(cases: Sequence[Case], plan: Plan) -> None:
+    """Print the names of the cases, of a shard only its own."""
+    names = {case.name for chosen in plan.chosen.values() for case in chosen}
+    for case in cases:
+        if plan.shard is None or case.name in names:
+            print(printable(case.name))
 
 
 def _recorder(outcomes: list[Outcome], show: Show) -> Progress:

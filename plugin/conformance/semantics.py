@@ -198,7 +198,7 @@ def _dynamic_update_slice(inputs: list[Array], attributes: Attributes) -> list[A
 
 
 def _gather(inputs: list[Array], attributes: Attributes) -> list[Array]:
-    """Source: StableHLO specification, gather (without batching dimensions)."""
+    """Gather slices. Source: StableHLO specification, gather (without batching dimensions)."""
     operand, indices = inputs[:2]
     offset_dims = attributes["offset_dims"]
     collapsed = attributes["collapsed_slice_dims"]
@@ -228,7 +228,7 @@ def _gather(inputs: list[Array], attributes: Attributes) -> list[Array]:
 
 
 def _scatter(inputs: list[Array], attributes: Attributes) -> list[Array]:
-    """Source: StableHLO specification, scatter (without batching dimensions)."""
+    """Scatter updates. Source: StableHLO specification, scatter (without batching dimensions)."""
     operand, indices, updates = inputs
     window_dims = attributes["update_window_dims"]
     inserted = attributes["inserted_window_dims"]
@@ -273,13 +273,13 @@ def _iota(inputs: list[Array], attributes: Attributes) -> list[Array]:
 
 
 def _case(inputs: list[Array], attributes: Attributes) -> list[Array]:
-    """An index outside the branches takes the last one."""
+    """Return the result of a branch; an index outside the branches takes the last one."""
     index, branches = int(inputs[0]), inputs[1:]
     return [branches[index if 0 <= index < len(branches) else -1]]
 
 
 def _while(inputs: list[Array], attributes: Attributes) -> list[Array]:
-    """``attributes['count']`` times ``x + x``."""
+    """Run the loop of the test programs: ``x = x + x``, ``attributes['count']`` times."""
     x = inputs[0]
     for _ in range(attributes["count"]):
         x = x + x

@@ -126,7 +126,17 @@ class Attention:
 
 @raising
 def check_attention(op: Operation) -> Iterator[str]:
-    """The broken rules of a ``subquant.attention``, of its operands and attributes."""
+    """The broken rules of a ``subquant.attention``, of its operands and attributes.
+
+    The first broken rule is raised: later ones rely on it.
+    """
+    yield from _check_types(op)
+    yield from _check_sizes(op)
+    yield from _check_attributes(op)
+
+
+def _check_types(op: Operation) -> Iterator[str]:
+    """The broken rules of element types and ranks."""
     query, keys, values, position = (operand.type for operand in op.operands)
     for name, type_ in zip(_OPERANDS[:3], (query, keys, values), strict=True):
         if not isinstance(type_, ir.RankedTensorType) or type_.rank != 3:
@@ -147,7 +157,12 @@ def check_attention(op: Operation) -> Iterator[str]:
     result = op.results[0].type
     if result != query:
         yield f"result must be of the type of the query, '{query}', got '{result}'"
-    (count, heads, head_size), (context, groups, row_length) = query.shape, keys.shape
+
+
+def _check_sizes(op: Operation) -> Iterator[str]:
+    """The broken rules of heads, positions, and the rows of a cache."""
+    query, keys, values, _ = (operand.type for operand in op.operands)
+    (_, heads, head_size), (context, groups, row_length) = query.shape, keys.shape
     if _is_float(keys) and head_size != row_length:
         yield f"query and keys must have rows of one length, got {head_size} and {row_length}"
     for name, cache in (("keys", keys), ("values", values)):
@@ -168,6 +183,11 @@ def check_attention(op: Operation) -> Iterator[str]:
             f"the heads of the query must be a multiple of those of the keys, got {heads} and "
             f"{groups}"
         )
+
+
+def _check_attributes(op: Operation) -> Iterator[str]:
+    """The broken rules of attributes."""
+    count, context = (int(op.operands[index].type.shape[0]) for index in (0, 1))
     causal = op.attributes["causal"] if "causal" in op.attributes else ir.BoolAttr.get(True)
     if not isinstance(causal, ir.BoolAttr):
         yield f"attribute 'causal' must be true or false, got '{causal}'"

@@ -52,7 +52,7 @@ def check_block_contraction(op: Operation) -> None:
             )
         indices.append(terms)
     _check_loops(op, indices, maps)
-    _check_extents(op, indices, types)
+    _check_dimension_sizes(op, indices, types)
     _check_blocks(op, indices, operands, types)
     _check_elements(op, operands, *described)
 
@@ -189,36 +189,36 @@ def check_planes(
                       f"'{operands[high].type}'")  # fmt: skip
 
 
-def _check_extents(
+def _check_dimension_sizes(
     op: Operation, indices: Sequence[list[list[Term]]], types: Sequence[ir.Type]
 ) -> None:
-    """Extents that one loop indexes are equal; a window stays inside its axis."""
-    extents: dict[int, int | None] = {}
+    """Dimensions that one loop indexes have equal sizes; a window stays inside its axis."""
+    sizes: dict[int, int | None] = {}
     for name, terms, type_ in zip(_NAMES, indices, types, strict=True):
         for number, axis in enumerate(terms):
             if len(axis) > 1:
                 continue
-            loop, extent = axis[0][0], _extent(type_, number)
-            known = extents.get(loop)
-            if extent is not None and known is not None and extent != known:
-                _fail(op, f"axis {number} of {name} has the extent {extent}, expected {known}, "
+            loop, size = axis[0][0], _dimension_size(type_, number)
+            known = sizes.get(loop)
+            if size is not None and known is not None and size != known:
+                _fail(op, f"axis {number} of {name} has the size {size}, expected {known}, "
                           f"that of loop {loop}")  # fmt: skip
-            extents[loop] = extent if known is None else known
+            sizes[loop] = size if known is None else known
     for number, axis in enumerate(indices[0]):
         if len(axis) == 1:
             continue
-        extent, counts = _extent(types[0], number), [extents[loop] for loop, _ in axis]
-        if extent is None or None in counts:
-            _fail(op, f"axis {number} of activations has a window and a dynamic extent")
+        size, counts = _dimension_size(types[0], number), [sizes[loop] for loop, _ in axis]
+        if size is None or None in counts:
+            _fail(op, f"axis {number} of activations has a window and a dynamic size")
         reach = 1 + sum(
             ((count or 0) - 1) * factor for count, (_, factor) in zip(counts, axis, strict=True)
         )
-        if extent is not None and reach > extent and 0 not in counts:
-            _fail(op, f"axis {number} of activations has the extent {extent}, and its window "
+        if size is not None and reach > size and 0 not in counts:
+            _fail(op, f"axis {number} of activations has the size {size}, and its window "
                       f"reaches {reach}")  # fmt: skip
 
 
-def _extent(type_: ir.Type, axis: int) -> int | None:
+def _dimension_size(type_: ir.Type, axis: int) -> int | None:
     return None if type_.is_dynamic_dim(axis) else int(type_.shape[axis])
 
 
@@ -239,23 +239,23 @@ def _check_blocks(
         _fail(op, f"storage must have a static shape, got '{type_}'")
     shape = [int(n) for n in type_.shape]
     windowed = {loop for axis in indices[0] if len(axis) > 1 for loop, _ in axis}
-    for axis, (extent, size) in enumerate(zip(shape, sizes, strict=True)):
-        if size < 1 or extent % size:
-            _fail(op, f"block size along axis {axis} of storage must divide its extent {extent}, "
+    for axis, (dimension, size) in enumerate(zip(shape, sizes, strict=True)):
+        if size < 1 or dimension % size:
+            _fail(op, f"block size along axis {axis} of storage must divide its size {dimension}, "
                       f"got {size}")  # fmt: skip
         loop, bits = indices[1][axis][0][0], _plane_bits(op)
-        if bits and axis == len(shape) - 1 and 1 < size < extent and size * min(bits) % 8:
+        if bits and axis == len(shape) - 1 and 1 < size < dimension and size * min(bits) % 8:
             _fail(op, f"block size along axis {axis} of storage must fill bytes of its planes, a "
                       f"multiple of {8 // min(bits)}, got {size}")  # fmt: skip
-        if loop in windowed and size not in (1, extent):
+        if loop in windowed and size not in (1, dimension):
             _fail(op, f"axis {axis} of storage is a window's and has blocks of {size}; expected "
-                      f"1 or {extent}")  # fmt: skip
-        if 1 < size < extent and [(loop, 1)] in indices[0]:
+                      f"1 or {dimension}")  # fmt: skip
+        if 1 < size < dimension and [(loop, 1)] in indices[0]:
             other = indices[0].index([(loop, 1)])
             if types[0].is_dynamic_dim(other):
                 _fail(op, f"axis {other} of activations is dynamic, and storage has blocks there")
     _check_activation_blocks(op, shape, sizes)
-    expected = [extent // size for extent, size in zip(shape, sizes, strict=True)]
+    expected = [dimension // size for dimension, size in zip(shape, sizes, strict=True)]
     for name in ("scales", "zero_points", "offsets"):
         if name in operands and [int(n) for n in operands[name].type.shape] != expected:
             _fail(op, f"{_spoken(name)} must have the shape {_dims(expected)}, one for each "
@@ -270,11 +270,11 @@ def _check_activation_blocks(op: Operation, shape: Sequence[int], sizes: Sequenc
     if len(own) != len(sizes):
         _fail(op, f"attribute '{ACTIVATION_BLOCK_SIZES}' must be array<i64: ...> of {len(sizes)} "
                   f"entries, one for each axis of storage, got '{attribute}'")  # fmt: skip
-    for axis, (size, block, extent) in enumerate(zip(own, sizes, shape, strict=True)):
-        if size != block and (block == 1 or size < 1 or size % block or extent % size):
+    for axis, (size, block, dimension) in enumerate(zip(own, sizes, shape, strict=True)):
+        if size != block and (block == 1 or size < 1 or size % block or dimension % size):
             _fail(op, f"the block size of activations along axis {axis} of storage must be that of "
-                      f"storage, {block}, or a multiple of it that divides {extent} where blocks "
-                      f"have several elements, got {size}")  # fmt: skip
+                      f"storage, {block}, or a multiple of it that divides {dimension} where "
+                      f"blocks have several elements, got {size}")  # fmt: skip
 
 
 def _dims(shape: Sequence[int]) -> str:

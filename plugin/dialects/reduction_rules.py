@@ -23,7 +23,7 @@ from .dense import array_of_dense
 from .quant import element_type, is_quantized, parameters_of
 from .subquant import REDUCTIONS
 
-Extents = list[int | None]
+Shape = list[int | None]
 
 
 def kind_of(type_: ir.Type) -> str:
@@ -51,15 +51,15 @@ def _check_reduce(op: Operation) -> None:
             f"got {list(dimensions)}",
             op,
         )
-    left = [extent for axis, extent in enumerate(shape) if axis not in dimensions]
+    left = [size for axis, size in enumerate(shape) if axis not in dimensions]
     _check_results(op, left)
 
 
 def _check_select_and_scatter(op: Operation) -> None:
     operand, source, init = (value.type for value in op.operands)
-    shape = _extents(operand, "operand", op)
+    shape = _checked_shape(operand, "operand", op)
     counts = _window_counts(op, shape)
-    _check_shape(_extents(source, "source", op), counts, "source", op)
+    _check_shape(_checked_shape(source, "source", op), counts, "source", op)
     _check_element(source, operand, "source", "operand", op)
     _check_init(init, operand, "init value", "operand", op)
     returned = _check_body(op, 0, "select", [element_type(operand)])
@@ -70,7 +70,7 @@ def _check_select_and_scatter(op: Operation) -> None:
     returned = _check_body(op, 1, "scatter", arguments)
     _check_returns(returned, arguments, "scatter", op)
     result = op.results[0].type
-    _check_shape(_extents(result, "result", op), shape, "result", op)
+    _check_shape(_checked_shape(result, "result", op), shape, "result", op)
     _check_baseline(element_type(result), element_type(operand), "result", "operand", op)
 
 
@@ -85,14 +85,14 @@ REDUCTION_CHECKS = {name: _CHECKS[like] for name, like in REDUCTIONS.items()}
 # -- operands and results -------------------------------------------------------------------------
 
 
-def _check_inputs(op: Operation) -> Extents:
+def _check_inputs(op: Operation) -> Shape:
     """Check operands and body of a (windowed) reduction; return the shape of the inputs."""
     count = len(op.operands) // 2
     types = [value.type for value in op.operands]
-    shape = _extents(types[0], "input 0", op)
+    shape = _checked_shape(types[0], "input 0", op)
     for number in range(count):
         what = f"input {number}"
-        _check_shape(_extents(types[number], what, op), shape, what, op)
+        _check_shape(_checked_shape(types[number], what, op), shape, what, op)
         _check_init(types[count + number], types[number], f"init value {number}", what, op)
     arguments = _arguments_of(op, 0, "body", count)
     for number, argument in enumerate(arguments):
@@ -102,15 +102,15 @@ def _check_inputs(op: Operation) -> Extents:
     return shape
 
 
-def _check_results(op: Operation, shape: Extents) -> None:
+def _check_results(op: Operation, shape: Shape) -> None:
     for number, result in enumerate(op.results):
         what = f"result {number}"
-        _check_shape(_extents(result.type, what, op), shape, what, op)
+        _check_shape(_checked_shape(result.type, what, op), shape, what, op)
         input_type = element_type(op.operands[number].type)
         _check_baseline(element_type(result.type), input_type, what, f"input {number}", op)
 
 
-def _extents(type_: ir.Type, what: str, op: Operation) -> Extents:
+def _checked_shape(type_: ir.Type, what: str, op: Operation) -> Shape:
     if not isinstance(type_, ir.RankedTensorType):
         raise VerificationError(f"{what} must be a ranked tensor, got '{type_}'", op)
     element = type_.element_type
@@ -134,7 +134,7 @@ def _check_per_tensor(element: ir.Type, what: str, op: Operation) -> None:
         )
 
 
-def _check_shape(actual: Extents, expected: Extents, what: str, op: Operation) -> None:
+def _check_shape(actual: Shape, expected: Shape, what: str, op: Operation) -> None:
     fits = len(actual) == len(expected) and all(
         f is None or e is None or f == e for f, e in zip(actual, expected, strict=True)
     )
@@ -143,7 +143,7 @@ def _check_shape(actual: Extents, expected: Extents, what: str, op: Operation) -
         raise VerificationError(f"{what} must {requirement}, got the shape {_dims(actual)}", op)
 
 
-def _dims(shape: Extents) -> str:
+def _dims(shape: Shape) -> str:
     return "x".join("?" if n is None else str(n) for n in shape) or "scalar"
 
 
@@ -156,7 +156,7 @@ def _check_element(type_: ir.Type, expected: ir.Type, what: str, whose: str, op:
 
 
 def _check_init(type_: ir.Type, input_type: ir.Type, what: str, whose: str, op: Operation) -> None:
-    _check_shape(_extents(type_, what, op), [], what, op)
+    _check_shape(_checked_shape(type_, what, op), [], what, op)
     _check_element(type_, input_type, what, whose, op)
 
 
@@ -212,7 +212,7 @@ def _arguments_of(op: Operation, region: int, what: str, count: int) -> list[ir.
         )
     elements = []
     for number, argument in enumerate(blocks[0].arguments):
-        shape = _extents(argument.type, f"argument {number} of {what}", op)
+        shape = _checked_shape(argument.type, f"argument {number} of {what}", op)
         _check_shape(shape, [], f"argument {number} of {what}", op)
         elements.append(argument.type.element_type)
     return elements[:count]
@@ -236,7 +236,7 @@ def _check_body(op: Operation, region: int, what: str, elements: list[ir.Type]) 
             operations[-1],
         )
     for number, value in enumerate(values):
-        shape = _extents(value.type, f"value {number}", operations[-1])
+        shape = _checked_shape(value.type, f"value {number}", operations[-1])
         _check_shape(shape, [], f"value {number}", operations[-1])
     return [element_type(value.type) for value in values]
 
@@ -279,7 +279,7 @@ def _integers(op: Operation, name: str, rank: int, default: int | None) -> tuple
     return entries
 
 
-def _window_counts(op: Operation, shape: Extents) -> Extents:
+def _window_counts(op: Operation, shape: Shape) -> Shape:
     """The number of windows along each axis."""
     rank = len(shape)
     sizes = _integers(op, "window_dimensions", rank, 1)
@@ -301,12 +301,12 @@ def _window_counts(op: Operation, shape: Extents) -> Extents:
                 op,
             )
         padding = [(int(low), int(high)) for low, high in array_of_dense(attribute)]
-    counts: Extents = []
-    for axis, extent in enumerate(shape):
-        if extent is None:
+    counts: Shape = []
+    for axis, size in enumerate(shape):
+        if size is None:
             counts.append(None)
             continue
-        dilated = 0 if extent == 0 else (extent - 1) * base[axis] + 1
+        dilated = 0 if size == 0 else (size - 1) * base[axis] + 1
         padded = dilated + sum(padding[axis])
         reach = (sizes[axis] - 1) * window[axis] + 1
         empty = padded <= 0 or reach > padded

@@ -19,7 +19,7 @@ def _differ(what: str, left: Value, right: Value, constraint: str) -> str:
 
 
 def _all_agree_in(what: str, key: Callable[[Value], object], constraint: str) -> Rule:
-    """All that may be quantized agree in `key`."""
+    """Return the rule that all operands and results that may be quantized agree in `key`."""
 
     def rule(instance: Instance) -> Iterator[str]:
         first, *remaining = instance.carriers

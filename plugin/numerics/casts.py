@@ -101,7 +101,7 @@ class Cast:
         if self.expressed is ExpressedType.F16:
             quotient = convert(quotient, F32)
         if self.rounding == "toward-zero":
-            return self._cut(quotient)
+            return self._truncated(quotient)
         return self._saturated(quotient)
 
     def _quotient(self, value: AnyArray, scale: AnyArray) -> AnyArray:
@@ -146,8 +146,8 @@ class Cast:
             bounds.append(float(np.nextafter(rounded, dtype.type(inward)) if outside else rounded))
         return bounds[0], bounds[1]
 
-    def _cut(self, quotient: AnyArray) -> AnyArray:
-        """Upstream's conversion: undefined outside the storage type, clamped to narrower bounds."""
+    def _truncated(self, quotient: AnyArray) -> AnyArray:
+        """Round toward zero as upstream: undefined outside the type, clamped to narrower bounds."""
         storage = self.storage
         integer = truncate(quotient, I32 if storage.signed else U32)
         if storage.is_narrowed or is_known(quotient):
@@ -334,7 +334,7 @@ def _spread(
     shape: Sequence[int],
     block_shape: Sequence[int],
 ) -> Array | int:
-    """The number of its block for each element; 0 for no numbers."""
+    """Return for each element the scale or zero point of its block; 0 for no numbers."""
     if numbers is None:
         return 0
     return spread_blocks(np.asarray(numbers).astype(dtype), shape, block_shape)
@@ -389,7 +389,7 @@ def dequantize(stored: npt.ArrayLike, parameters: QuantizationParameters) -> Arr
 
 
 def is_masked(values: object) -> bool:
-    """True for a masked array. There is none if nobody has imported `numpy.ma`, nor does this."""
+    """Return True for a masked array; `numpy.ma`, which only they need, is not imported here."""
     ma = sys.modules.get("numpy.ma")
     return ma is not None and isinstance(values, ma.MaskedArray)
 

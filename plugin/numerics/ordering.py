@@ -23,14 +23,14 @@ IREE keeps a whole row on the stack, of at most 32 KiB, where several reductions
 
 def reduce_rows(rows: AnyArray, function: str) -> AnyArray:
     """Return ``max`` or ``min`` of rows ``[rows, n]`` of int32, int64 or floats without NaN."""
-    count, extent = rows.shape
-    if extent > 4 * _BLOCK:
-        blocks, kind = -(-extent // _BLOCK), rows.dtype
+    count, length = rows.shape
+    if length > 4 * _BLOCK:
+        blocks, kind = -(-length // _BLOCK), rows.dtype
         fill: float = -np.inf if function == "max" else np.inf
         if kind.kind != "f":
             info = np.iinfo(kind)
             fill = int(info.min if function == "max" else info.max)
-        padded = np.pad(rows, ((0, 0), (0, blocks * _BLOCK - extent)), constant_values=fill)
+        padded = np.pad(rows, ((0, 0), (0, blocks * _BLOCK - length)), constant_values=fill)
         in_blocks = padded.reshape((count, blocks, _BLOCK))
         rows = getattr(in_blocks, function)(axis=2)
     return getattr(rows, function)(axis=1)
@@ -41,9 +41,9 @@ def greatest_first(keys: AnyArray, count: int) -> AnyArray:
 
     Keys are int32, int64 or floats without NaN, of two axes; the first of equal ones comes first.
     """
-    extent = keys.shape[1]
-    indices = np.arange(extent, dtype=np.int32)
-    if extent <= _MAX_RANKED_ELEMENTS:
+    length = keys.shape[1]
+    indices = np.arange(length, dtype=np.int32)
+    if length <= _MAX_RANKED_ELEMENTS:
         # Each position at the place that is the number of better ones.
         own, other = keys[:, :, None], keys[:, None, :]
         is_before = indices[None, :] < indices[:, None]
@@ -57,7 +57,7 @@ def greatest_first(keys: AnyArray, count: int) -> AnyArray:
         best = reduce_rows(keys if is_left is None else np.where(is_left, keys, least), "max")
         is_best = keys == best[:, None]
         is_best = is_best if is_left is None else is_best & is_left
-        return [reduce_rows(np.where(is_best, indices, np.int32(extent)), "min"), best]
+        return [reduce_rows(np.where(is_best, indices, np.int32(length)), "min"), best]
 
     def step(last: AnyArray, bound: AnyArray, _: AnyArray) -> list[AnyArray]:
         is_equal = keys == bound[:, None]
@@ -68,7 +68,7 @@ def greatest_first(keys: AnyArray, count: int) -> AnyArray:
     if count > 1:
         _, more = over_time(step, start, [np.arange(count - 1, dtype=np.int32)])
         ordered = np.concatenate([ordered, more])
-    return np.minimum(ordered, extent - 1).transpose(1, 0)
+    return np.minimum(ordered, length - 1).transpose(1, 0)
 
 
 def cumulative(
@@ -81,11 +81,11 @@ def cumulative(
         function: ``add`` or ``multiply``.
         is_exclusive: an element is not part of its own result.
     """
-    extent, one = value.shape[axis], np.ones((), value.dtype)
-    along = np.arange(extent).reshape([-1 if a == axis else 1 for a in range(value.ndim)])
+    length, one = value.shape[axis], np.ones((), value.dtype)
+    along = np.arange(length).reshape([-1 if a == axis else 1 for a in range(value.ndim)])
 
     def shifted(value: AnyArray, by: int) -> AnyArray:
-        inside = slice(by, None) if is_reversed else slice(0, extent - by)
+        inside = slice(by, None) if is_reversed else slice(0, length - by)
         widths = [(0, 0)] * value.ndim
         widths[axis] = (0, by) if is_reversed else (by, 0)
         part = value[(slice(None),) * axis + (inside,)]
@@ -93,12 +93,12 @@ def cumulative(
         if function == "add":
             return padded
         # IREE refuses to pad f64 with another number than 0.
-        return np.where(along < extent - by if is_reversed else along >= by, padded, one)
+        return np.where(along < length - by if is_reversed else along >= by, padded, one)
 
-    if is_exclusive and extent:
+    if is_exclusive and length:
         value = shifted(value, 1)
     step = 1
-    while step < extent:
+    while step < length:
         other = shifted(value, step)
         value = value + other if function == "add" else value * other
         step *= 2

@@ -125,7 +125,7 @@ def requantize(
     whole = [term for term in positive if _is_identity(term)]
     if len(positive) == 1 and whole:
         bound = positive[0].bound + (int(np.abs(zero_points).max()) if zero_points.size else 0)
-        value = _at_least(positive[0].value, I64 if bound >= 1 << 31 else I32)
+        value = _widened(positive[0].value, I64 if bound >= 1 << 31 else I32)
         return Rounded(_add_zero_points(value, zero_points), bound)
     if requantization.kind == "fixed-point":
         scaled = [term for term in positive if term not in whole]
@@ -247,7 +247,7 @@ class _Digits:
         return (1 << self.bits) - 1
 
     def rounded(self, terms: Sequence[Term], zero_points: Array) -> AnyArray:
-        """The sum plus the zero points, rounded; far outside every storage range only large."""
+        """Return the rounded sum plus zero points; far outside storage ranges a large number."""
         values = [convert(term.value, self.word) for term in terms]
         # The tolerance is counted in digit `noise`: below it everything is noise.
         noise, tolerance = 0, 1 << (self.fraction * self.bits - TIE_BITS)
@@ -301,7 +301,7 @@ class _Digits:
     def _rounds_up(
         self, digits_of_sum: list[AnyArray], number: AnyArray, noise: int, tolerance: int
     ) -> AnyArray:
-        """At least half, and not a tie whose lower neighbour is even."""
+        """Return where a fraction rounds up: from half on, except a tie above an even integer."""
         half, last = 1 << (self.bits - 1), self.fraction - 1
         top = digits_of_sum[last] & self._mask
         tie = top <= half + (2 * tolerance - 1 if noise == last else 0)
@@ -321,8 +321,8 @@ def _plus(sum_: AnyArray, value: AnyArray) -> AnyArray:
     return sum_ + value
 
 
-def _at_least(value: AnyArray, element: ElementType) -> AnyArray:
-    """Integers as they are, or extended to `element`."""
+def _widened(value: AnyArray, element: ElementType) -> AnyArray:
+    """Return integers extended to `element`; those of as many bits are unchanged."""
     bits = value.dtype.itemsize * 8 if is_known(value) else value.element.bits
     return value if bits >= element.bits else convert(value, element)
 

@@ -1,13 +1,13 @@
 """Views: reshape, transpose and broadcast of a tensor as strides.
 
-A view has for each axis a list of extents with strides, the slowest first; its elements are those
+A view has for each axis a list of sizes with strides, the slowest first; its elements are those
 of a flat tensor at the sum of each position times its stride::
 
     shape 64x8 of a tensor 2x8x32 with its last two axes swapped, then its first two joined:
     axis 0: (2, 256) (32, 1)        64 = 2 * 32, element (i, j) is at i * 256 + j
     axis 1: (8, 32)
 
-A stride of 0 is a broadcast. Extents of 1 are left out. Reshapes that would split an extent
+A stride of 0 is a broadcast. Sizes of 1 are left out. Reshapes that would split a size
 unevenly (6 into 4 x 3 beside 2 x 6) have no such form.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 from .element_types import Array
 
 Part = tuple[int, int]
-"""An extent, and the stride of its positions."""
+"""A size, and the stride of its positions."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class View:
         """A tensor of a shape as it is."""
         axes: list[tuple[Part, ...]] = []
         stride = math.prod(shape)
-        for extent in shape:
-            stride //= extent
-            axes.append(_merged([(extent, stride)]))
+        for size in shape:
+            stride //= size
+            axes.append(_merged([(size, stride)]))
         return cls(tuple(axes))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of the axes."""
-        return tuple(math.prod(extent for extent, _ in axis) for axis in self.axes)
+        """The sizes of the axes."""
+        return tuple(math.prod(size for size, _ in axis) for axis in self.axes)
 
     @property
     def repeats(self) -> bool:
@@ -58,7 +58,7 @@ class View:
 
     def broadcast(self, positions: Sequence[int], shape: Sequence[int]) -> View:
         """Return the view broadcast to a shape, whose axis ``positions[i]`` is axis ``i``."""
-        axes: list[tuple[Part, ...]] = [_merged([(extent, 0)]) for extent in shape]
+        axes: list[tuple[Part, ...]] = [_merged([(size, 0)]) for size in shape]
         for position, axis in zip(positions, self.axes, strict=True):
             if axis:  # one element is repeated
                 axes[position] = axis
@@ -73,9 +73,9 @@ class View:
         if split is None:
             return None
         axes, position = [], 0
-        for extent in shape:
+        for size in shape:
             merged: list[Part] = []
-            while math.prod(n for n, _ in merged) < extent:
+            while math.prod(n for n, _ in merged) < size:
                 merged.append(split[position])
                 position += 1
             axes.append(_merged(merged))
@@ -86,14 +86,14 @@ class View:
         total = np.zeros((), np.int64)
         for axis in self.axes:
             positions = np.zeros(1, np.int64)
-            for extent, stride in axis:
-                positions = np.add.outer(positions, np.arange(extent) * stride).reshape(-1)
+            for size, stride in axis:
+                positions = np.add.outer(positions, np.arange(size) * stride).reshape(-1)
             total = np.add.outer(total, positions)
         return total
 
 
 def aligned(views: Sequence[View]) -> list[list[list[Part]]] | None:
-    """Parts of equal extents for each view and axis; None if extents do not divide each other."""
+    """Parts of equal sizes for each view and axis; None if sizes do not divide each other."""
     result: list[list[list[Part]]] = [[] for _ in views]
     for axes in zip(*(view.axes for view in views), strict=True):
         steps = set().union(*(_steps(each) for each in axes))
@@ -107,8 +107,8 @@ def aligned(views: Sequence[View]) -> list[list[list[Part]]] | None:
 
 def _steps(pieces: Iterable[Part]) -> set[int]:
     """Return the number of elements of one step of each part, and of all parts."""
-    extents = [extent for extent, _ in pieces]
-    return {math.prod(extents[start:]) for start in range(len(extents) + 1)}
+    sizes = [size for size, _ in pieces]
+    return {math.prod(sizes[start:]) for start in range(len(sizes) + 1)}
 
 
 def _split(pieces: Sequence[Part], steps: set[int]) -> list[Part] | None:
@@ -117,9 +117,9 @@ def _split(pieces: Sequence[Part], steps: set[int]) -> list[Part] | None:
     if any(large % small for small, large in itertools.pairwise(ordered)):
         return None
     result: list[Part] = []
-    step = math.prod(extent for extent, _ in pieces)
-    for extent, stride in pieces:
-        end = step // extent
+    step = math.prod(size for size, _ in pieces)
+    for size, stride in pieces:
+        end = step // size
         inside = [each for each in reversed(ordered) if end <= each <= step]
         for large, small in itertools.pairwise(inside):
             result.append((large // small, stride * (small // end)))
@@ -130,11 +130,11 @@ def _split(pieces: Sequence[Part], steps: set[int]) -> list[Part] | None:
 def _merged(pieces: Iterable[Part]) -> tuple[Part, ...]:
     """Return the fewest parts with the same positions."""
     result: list[Part] = []
-    for extent, stride in pieces:
-        if extent == 1:
+    for size, stride in pieces:
+        if size == 1:
             continue
-        if result and result[-1][1] == extent * stride:
-            result[-1] = (result[-1][0] * extent, stride)
+        if result and result[-1][1] == size * stride:
+            result[-1] = (result[-1][0] * size, stride)
         else:
-            result.append((extent, stride))
+            result.append((size, stride))
     return tuple(result)

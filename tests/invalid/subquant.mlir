@@ -237,15 +237,15 @@
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<3xf32>
 // -----
-// error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of storage has the extent 8, expected 9, that of loop 2
+// error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of storage has the size 8, expected 9, that of loop 2
 %x, %q, %s = "test.make"() : () -> (tensor<5x9xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x9xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
-// error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of activations has the extent 8, and its window reaches 9
+// error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of activations has the size 8, and its window reaches 9
 %x, %q, %s = "test.make"() : () -> (tensor<1x8x4xf32>, tensor<6x3x4xi4>, tensor<6x3x1xf32>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 1, 4>, indexing_maps = [affine_map<(b, o, f, k, c) -> (b, o * 2 + k, c)>, affine_map<(b, o, f, k, c) -> (f, k, c)>, affine_map<(b, o, f, k, c) -> (b, o, f)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<1x8x4xf32>, tensor<6x3x4xi4>, tensor<6x3x1xf32>) -> tensor<1x4x6xf32>
 // -----
-// error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of activations has a window and a dynamic extent
+// error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of activations has a window and a dynamic size
 %x, %q, %s = "test.make"() : () -> (tensor<1x?x4xf32>, tensor<6x3x4xi4>, tensor<6x3x1xf32>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 1, 4>, indexing_maps = [affine_map<(b, o, f, k, c) -> (b, o * 2 + k, c)>, affine_map<(b, o, f, k, c) -> (f, k, c)>, affine_map<(b, o, f, k, c) -> (b, o, f)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<1x?x4xf32>, tensor<6x3x4xi4>, tensor<6x3x1xf32>) -> tensor<1x4x6xf32>
 // -----
@@ -265,11 +265,11 @@
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<?x8xi4>, tensor<3x2xf16>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<?x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
-// error @+2:6 VerificationError: 'subquant.block_contraction' op block size along axis 1 of storage must divide its extent 8, got 3
+// error @+2:6 VerificationError: 'subquant.block_contraction' op block size along axis 1 of storage must divide its size 8, got 3
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 3>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
-// error @+2:6 VerificationError: 'subquant.block_contraction' op block size along axis 0 of storage must divide its extent 3, got 0
+// error @+2:6 VerificationError: 'subquant.block_contraction' op block size along axis 0 of storage must divide its size 3, got 0
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 0, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
@@ -369,7 +369,7 @@
 %x, %q, %s, %h = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x4xi8>, tensor<3x2xf16>, tensor<3x2xi8>)
 %y = "subquant.block_contraction"(%x, %q, %s, %h) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1>, plane_bits = array<i64: 4, 2>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x4xi8>, tensor<3x2xf16>, tensor<3x2xi8>) -> tensor<5x3xf32>
 // -----
-// error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of storage has the extent 16, expected 8, that of loop 2
+// error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of storage has the size 16, expected 8, that of loop 2
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi8>, tensor<3x2xf16>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, plane_bits = array<i64: 4>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi8>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----

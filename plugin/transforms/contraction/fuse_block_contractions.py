@@ -175,7 +175,7 @@ class _Weight:
     Attributes:
         storage: a tensor of a static shape.
         quantized_type: ``!quant.any``.
-        blocks: sizes that divide the extents, one for each axis.
+        blocks: sizes that divide the dimension sizes, one for each axis.
         parameters: scales and zero points: values of the program, or arrays.
         offsets: a value, or None.
         order: the axis of the storage for each axis of the operand; None for the same.
@@ -324,7 +324,7 @@ def _weight_of_type(cast: Operation) -> _Weight | NoMatch | None:
 def _dividing(
     shape: Sequence[int], sizes: Sequence[int], counts: Sequence[int]
 ) -> list[int] | None:
-    """Block sizes that divide the extents, or None if a last block is ragged."""
+    """Block sizes that divide the dimension sizes, or None if a last block is ragged."""
     blocks = [n if count == 1 else b for n, b, count in zip(shape, sizes, counts, strict=True)]
     return None if any(n % b for n, b in zip(shape, blocks, strict=True)) else blocks
 
@@ -366,50 +366,68 @@ def _dot(op: Operation, number: int, weight: _Weight) -> _Loops | NoMatch:
 
 def _windows(op: Operation, number: int, weight: _Weight) -> _Loops | NoMatch:
     """Loops are the result's axes, then the window's, then the input features."""
-    if op.name != "stablehlo.convolution":
-        return NoMatch("is a convolution whose padding is an operand")
-    if number == 0:
-        return NoMatch("has blocks in its left operand")
+    reason = _why_no_windows(op, number, weight)
+    if reason is not None:
+        return NoMatch(reason)
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     spatial = list(numbers.input_spatial_dimensions)
     outer = list(numbers.output_spatial_dimensions)
-    inner = [weight.axis_of(axis) for axis in numbers.kernel_spatial_dimensions]
+    inner = _window_axes(numbers, weight)
     count = len(spatial)
-    if any(int(op.attributes[f"{kind}_group_count"].value) != 1 for kind in ("feature", "batch")):
-        return NoMatch("has groups")
-    if window_steps(op, "lhs_dilation", count) != [1] * count:
-        return NoMatch("dilates its left operand")
-    if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
-        return NoMatch("reverses its window")
-    if any(weight.has_blocks(axis) for axis in inner):
-        return NoMatch("has blocks along its window")
-    if weight.plane_bits is not None and len(weight.shape) - 1 in inner:
-        return NoMatch("packs the integers of several taps in a byte")
     strides = window_steps(op, "window_strides", count)
-    steps = window_steps(op, "rhs_dilation", count)
-    reaches = [(weight.shape[a] - 1) * step + 1 for a, step in zip(inner, steps, strict=True)]
-    if not op.operands[0].type.has_static_shape or not op.results[0].type.has_static_shape:
-        return NoMatch("has a dynamic shape")
-    rank = len(spatial) + 2
-    depth = rank + len(spatial)
+    dilations = window_steps(op, "rhs_dilation", count)
+    rank = count + 2
+    feature_loop = rank + count
     activations: list[list[Term]] = [[] for _ in range(rank)]
     storage: list[list[Term]] = [[] for _ in range(rank)]
     activations[numbers.input_batch_dimension] = [(numbers.output_batch_dimension, 1)]
-    activations[numbers.input_feature_dimension] = [(depth, 1)]
+    activations[numbers.input_feature_dimension] = [(feature_loop, 1)]
     features = weight.axis_of(numbers.kernel_output_feature_dimension)
     storage[features] = [(numbers.output_feature_dimension, 1)]
-    storage[weight.axis_of(numbers.kernel_input_feature_dimension)] = [(depth, 1)]
+    storage[weight.axis_of(numbers.kernel_input_feature_dimension)] = [(feature_loop, 1)]
     for position, axis in enumerate(spatial):
         loop = rank + position
-        activations[axis] = [(outer[position], strides[position]), (loop, steps[position])]
+        activations[axis] = [(outer[position], strides[position]), (loop, dilations[position])]
         storage[inner[position]] = [(loop, 1)]
     result: list[list[Term]] = [[(loop, 1)] for loop in range(rank)]
-    padded = _padded(op, spatial, outer, reaches)
-    return _Loops(padded, depth + 1, (activations, storage, result))
+    dilated_sizes = [
+        (weight.shape[axis] - 1) * dilation + 1
+        for axis, dilation in zip(inner, dilations, strict=True)
+    ]
+    padded = _padded(op, spatial, outer, dilated_sizes)
+    return _Loops(padded, feature_loop + 1, (activations, storage, result))
+
+
+def _why_no_windows(op: Operation, number: int, weight: _Weight) -> str | None:
+    """Return the reason why a convolution is no loop nest over its windows, or None."""
+    if op.name != "stablehlo.convolution":
+        return "is a convolution whose padding is an operand"
+    if number == 0:
+        return "has blocks in its left operand"
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    inner = _window_axes(numbers, weight)
+    if any(int(op.attributes[f"{kind}_group_count"].value) != 1 for kind in ("feature", "batch")):
+        return "has groups"
+    if window_steps(op, "lhs_dilation", len(inner)) != [1] * len(inner):
+        return "dilates its left operand"
+    if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
+        return "reverses its window"
+    if any(weight.has_blocks(axis) for axis in inner):
+        return "has blocks along its window"
+    if weight.plane_bits is not None and len(weight.shape) - 1 in inner:
+        return "packs the integers of several taps in a byte"
+    if not op.operands[0].type.has_static_shape or not op.results[0].type.has_static_shape:
+        return "has a dynamic shape"
+    return None
+
+
+def _window_axes(numbers: stablehlo.ConvDimensionNumbers, weight: _Weight) -> list[int]:
+    """Return the axes of the weight's storage that are spatial dimensions of the window."""
+    return [weight.axis_of(axis) for axis in numbers.kernel_spatial_dimensions]
 
 
 def _padded(
-    op: Operation, spatial: Sequence[int], outer: Sequence[int], reaches: Sequence[int]
+    op: Operation, spatial: Sequence[int], outer: Sequence[int], dilated_sizes: Sequence[int]
 ) -> Value:
     """The left operand with the convolution's padding.
 
@@ -417,13 +435,14 @@ def _padded(
     """
     value = op.operands[0]
     padding = window_padding(op, len(spatial))
-    for number, (axis, out, reach) in enumerate(zip(spatial, outer, reaches, strict=True)):
+    axes = zip(spatial, outer, dilated_sizes, strict=True)
+    for number, (axis, out, window_size) in enumerate(axes):
         if int(op.results[0].type.shape[out]) == 1:
-            padding[number, 1] = reach - int(value.type.shape[axis]) - padding[number, 0]
+            padding[number, 1] = window_size - int(value.type.shape[axis]) - padding[number, 0]
     if not padding.any():
         return value
     low, high = [0] * value.type.rank, [0] * value.type.rank
     for axis, (before, after) in zip(spatial, padding, strict=True):
-        extent = int(value.type.shape[axis])
-        low[axis], high[axis] = edge_padding(extent, int(before), int(after))
+        size = int(value.type.shape[axis])
+        low[axis], high[axis] = edge_padding(size, int(before), int(after))
     return emit_stablehlo.pad(value, low, high)

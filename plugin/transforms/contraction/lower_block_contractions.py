@@ -89,13 +89,13 @@ def _in_order_of_result(contraction: BlockContraction) -> BlockContraction:
 class _Operand:
     """Operand of the loop nest: a tensor with an axis for each loop, or for a window.
 
-    `indices` has the affine expression of each axis, `extents` its size: an int, or a value of type
+    `indices` has the affine expression of each axis, `sizes` its size: an int, or a value of type
     ``index``.
     """
 
     tensor: Value
     indices: list[ir.AffineExpr]
-    extents: list[DimSize]
+    sizes: list[DimSize]
 
 
 @dataclass(frozen=True)
@@ -106,38 +106,38 @@ class _Nest:
         result: the type of the result.
         division: the division of the rounding of activations.
         split_loops: the loops that each loop of the contraction is split into, the slowest first.
-        extents: the trip counts of the split loops: ints, or values of type ``index``.
+        trip_counts: those of the split loops: ints, or values of type ``index``.
     """
 
     contraction: BlockContraction
     result: ir.Type
     division: Division
     split_loops: list[list[int]]
-    extents: list[DimSize]
+    trip_counts: list[DimSize]
 
     @classmethod
     def of(cls, contraction: BlockContraction, result: ir.Type, division: Division) -> _Nest:
         """Plan the loops; dynamic trip counts are written here."""
-        trip_counts, summed = _extents(contraction, result), contraction.summed
+        summed = contraction.summed
         stored = [loop for [(loop, _)] in contraction.indices[1]]
         blocks = dict(zip(stored, contraction.block_sizes, strict=True))
         of_activations = contraction.activation_block_sizes or contraction.block_sizes
         superblocks = dict(zip(stored, of_activations, strict=True))
         split_loops: list[list[int]] = []
-        extents: list[DimSize] = []
-        for loop, extent in enumerate(trip_counts):
+        trip_counts: list[DimSize] = []
+        for loop, count in enumerate(_trip_counts(contraction, result)):
             block = blocks.get(loop, 1)
-            split = [extent]
-            if loop in summed and 1 < block < extent:
+            split = [count]
+            if loop in summed and 1 < block < count:
                 superblock = superblocks[loop]
-                split = [extent // block, block]
-                if block < superblock < extent:
-                    split = [extent // superblock, superblock // block, block]
+                split = [count // block, block]
+                if block < superblock < count:
+                    split = [count // superblock, superblock // block, block]
             if contraction.plane_bits is not None and loop == stored[-1]:
                 split = [*split[:-1], *_split_packed_loop(split[-1], contraction.plane_bits)]
-            split_loops.append(list(range(len(extents), len(extents) + len(split))))
-            extents += split
-        return cls(contraction, result, division, split_loops, extents)
+            split_loops.append(list(range(len(trip_counts), len(trip_counts) + len(split))))
+            trip_counts += split
+        return cls(contraction, result, division, split_loops, trip_counts)
 
     def emit(self) -> Value:
         """Write the loop nest, and return the result."""
@@ -147,10 +147,10 @@ class _Nest:
         block_loops, named = self._parameters()
         result_loops = [self.split_loops[loop] for [(loop, _)] in contraction.indices[2]]
         output = linalg.filled(
-            [self.extents[number] for loops in result_loops for number in loops],
+            [self.trip_counts[number] for loops in result_loops for number in loops],
             Scalars().known(0.0, element_of(sum_type(contraction.expressed))).value,
         )
-        dims = [ir.AffineExpr.get_dim(number) for number in range(len(self.extents))]
+        dims = [ir.AffineExpr.get_dim(number) for number in range(len(self.trip_counts))]
         indices = [
             *[operand.indices for operand in (*activations, *planes)],
             *[[dims[number] for number in block_loops]] * len(named),
@@ -233,10 +233,12 @@ class _Nest:
             groups.append(self._block_loops(loop) if by_block else self.split_loops[loop])
             repeats.append(1 if by_block else size)
         loops = [number for group in groups for number in group]
-        extents = [self.extents[number] for number in loops]
+        trip_counts = [self.trip_counts[number] for number in loops]
         named = {
             name: linalg.expand(
-                _spread(tensor, block_axes, repeats), linalg.consecutive(map(len, groups)), extents
+                _spread(tensor, block_axes, repeats),
+                linalg.consecutive(map(len, groups)),
+                trip_counts,
             )
             for name in ("scales", "zero_points", "offsets")
             if (tensor := getattr(contraction, name)) is not None
@@ -248,7 +250,7 @@ class _Nest:
         contraction, numbers = self.contraction, self.split_loops[loop]
         axis = contraction.indices[1].index([(loop, 1)])
         blocks, first = contraction.storage_shape[axis] // contraction.block_sizes[axis], numbers[0]
-        return numbers[:1] if self.extents[first] == blocks else numbers[:2]
+        return numbers[:1] if self.trip_counts[first] == blocks else numbers[:2]
 
     def _planes(self) -> list[_Operand]:
         """Return the storage, or its planes, which are not indexed by the fastest split loops."""
@@ -275,7 +277,7 @@ class _Nest:
             shared += [block is None, *[block != 1] * (count - 1)]
         total = element_of(sum_type(contraction.expressed))
         integers, scales = rounded(
-            activations.tensor, activations.extents, shared, total, self.division
+            activations.tensor, activations.sizes, shared, total, self.division
         )
         axes = [axis for axis, along in enumerate(shared) if not along]
         return [
@@ -283,7 +285,7 @@ class _Nest:
             _Operand(
                 scales,
                 [activations.indices[axis] for axis in axes],
-                [activations.extents[axis] for axis in axes],
+                [activations.sizes[axis] for axis in axes],
             ),
         ]
 
@@ -299,21 +301,19 @@ class _Nest:
         loop: by default all of them.
         """
         counts: list[int] = []
-        extents: list[DimSize] = []
+        sizes: list[DimSize] = []
         indices: list[ir.AffineExpr] = []
         for axis, (first, *window) in enumerate(axes):
             if window:
                 counts.append(1)
-                extents.append(int(tensor.type.shape[axis]))
+                sizes.append(int(tensor.type.shape[axis]))
                 indices.append(self._sum([first, *window]))
             else:
                 numbers = (used or {}).get(first[0], self.split_loops[first[0]])
                 counts.append(len(numbers))
-                extents += [self.extents[number] for number in numbers]
+                sizes += [self.trip_counts[number] for number in numbers]
                 indices += [ir.AffineExpr.get_dim(number) for number in numbers]
-        return _Operand(
-            linalg.expand(tensor, linalg.consecutive(counts), extents), indices, extents
-        )
+        return _Operand(linalg.expand(tensor, linalg.consecutive(counts), sizes), indices, sizes)
 
     def _sum(self, terms: Sequence[Term]) -> ir.AffineExpr:
         """Return a sum of loops times factors, in the split loops."""
@@ -323,11 +323,11 @@ class _Nest:
             for number in reversed(self.split_loops[loop]):
                 addend = ir.AffineExpr.get_dim(number) * step
                 total = addend if total is None else total + addend
-                step *= self.extents[number]
+                step *= self.trip_counts[number]
         return total
 
 
-def _split_packed_loop(extent: int, bits: Sequence[int]) -> list[int]:
+def _split_packed_loop(trip_count: int, bits: Sequence[int]) -> list[int]:
     """Return the trip counts of the split loop over packed integers.
 
     One plane: bytes, positions in a byte. Two planes of ``c`` and ``d > c`` integers a byte: bytes
@@ -335,24 +335,24 @@ def _split_packed_loop(extent: int, bits: Sequence[int]) -> list[int]:
     """
     counts = [8 // count for count in bits]
     if len(counts) == 1:
-        return [extent // counts[0], counts[0]]
-    return [extent // counts[1], counts[1] // counts[0], counts[0]]
+        return [trip_count // counts[0], counts[0]]
+    return [trip_count // counts[1], counts[1] // counts[0], counts[0]]
 
 
-def _extents(contraction: BlockContraction, result: ir.Type) -> list[DimSize]:
+def _trip_counts(contraction: BlockContraction, result: ir.Type) -> list[DimSize]:
     """Return the trip count of each loop: an int, or a value if it is dynamic."""
-    extents: list[DimSize] = [None] * contraction.loops
+    trip_counts: list[DimSize] = [None] * contraction.loops
     for axis, [(loop, _)] in enumerate(contraction.indices[2]):
-        extents[loop] = int(result.shape[axis])
+        trip_counts[loop] = int(result.shape[axis])
     for tensor, shape, axes in (
         (contraction.activations, contraction.activations.type.shape, contraction.indices[0]),
         (contraction.storage, contraction.storage_shape, contraction.indices[1]),
     ):
         for axis, (first, *window) in enumerate(axes):
             if not window:
-                extent = int(shape[axis])
-                extents[first[0]] = linalg.dim(tensor, axis) if is_dynamic(extent) else extent
-    return extents
+                size = int(shape[axis])
+                trip_counts[first[0]] = linalg.dim(tensor, axis) if is_dynamic(size) else size
+    return trip_counts
 
 
 def _spread(tensor: Value, axes: Sequence[int], repeats: Sequence[int]) -> Value:

@@ -64,7 +64,7 @@ class Shifts:
 
 
 def _steps_of(numbers: Array) -> list[Part] | None:
-    """Sizes and strides whose sum the numbers of an axis are; None if there are none."""
+    """Return sizes and strides that add up to the numbers of an axis; None if there are none."""
     count = len(numbers)
     if count == 1:
         return []
@@ -235,12 +235,12 @@ class Field:
 
     def _moved(self, shifts: Shifts, sign: int) -> Field | None:
         """The field at shifted bit positions; None if strides do not divide each other."""
-        extents = aligned([self.view, shifts.view])
-        if extents is None:
+        split_axes = aligned([self.view, shifts.view])
+        if split_axes is None:
             return None
         axes = [
             tuple((n, own + sign * by) for (n, own), (_, by) in zip(*both, strict=True))
-            for both in zip(*extents, strict=True)
+            for both in zip(*split_axes, strict=True)
         ]
         return replace(self, view=View(tuple(axes)), start=self.start + sign * shifts.first)
 
@@ -254,15 +254,15 @@ class Field:
         is_reversed, start, axes = False, self.start, []
         for axis in self.view.axes:
             strides: list[Part] = []
-            for extent, stride in axis:
+            for size, stride in axis:
                 if stride < 0:
-                    if (extent, stride, self.word, self.width) != (2, -4, 8, 4):
+                    if (size, stride, self.word, self.width) != (2, -4, 8, 4):
                         return None
                     is_reversed, start = True, start + stride
                     stride = -stride
                 if stride % self.width:
                     return None
-                strides.append((extent, stride // self.width))
+                strides.append((size, stride // self.width))
             axes.append(tuple(strides))
         return None if start else (View(tuple(axes)), is_reversed)
 

@@ -20,10 +20,10 @@ Split = list[list[int]]
 """The sizes that each axis is split into."""
 
 
-def split_contractions(split: Value, joined: Value, extents: Split) -> None:
+def split_contractions(split: Value, joined: Value, axis_sizes: Split) -> None:
     """Rewrite contractions of a weight's reshape, `joined`, to read the weight, `split`.
 
-    `extents` has for each axis of `joined` its sizes in `split`.
+    `axis_sizes` has for each axis of `joined` its sizes in `split`.
     """
     if split == joined:
         return
@@ -31,24 +31,24 @@ def split_contractions(split: Value, joined: Value, extents: Split) -> None:
     for op, number in uses:
         is_dot = op.name in ("stablehlo.dot", "stablehlo.dot_general")
         if is_dot and op.operands[1 - number] != joined:
-            _contract(op, number, split, extents)
+            _contract(op, number, split, axis_sizes)
     if not is_used(joined):
         joined.owner.operation.erase()
 
 
-def _contract(op: Operation, number: int, weight: Value, extents: Split) -> None:
+def _contract(op: Operation, number: int, weight: Value, axis_sizes: Split) -> None:
     """Replace a contraction by one whose operands have split axes."""
     contracted, batch = dot_axes(op)
     other, whole_type = op.operands[1 - number], op.results[0].type
-    other_extents: Split = [[int(n)] for n in other.type.shape]
+    other_sizes: Split = [[int(n)] for n in other.type.shape]
     for axes in (contracted, batch):
         for own, its in zip(axes[number], axes[1 - number], strict=True):
             if other.type.is_dynamic_dim(its):
                 return
-            other_extents[its] = extents[own]
-    sides = [extents, other_extents] if number == 0 else [other_extents, extents]
+            other_sizes[its] = axis_sizes[own]
+    sides = [axis_sizes, other_sizes] if number == 0 else [other_sizes, axis_sizes]
     with ir.InsertionPoint(op), op.location:
-        other = _split(other, other_extents)
+        other = _split(other, other_sizes)
         left, right = (weight, other) if number == 0 else (other, weight)
         positions = [linalg.consecutive(map(len, side)) for side in sides]
         free = [
@@ -76,20 +76,20 @@ def _without(axes: Split, excluded: Sequence[int]) -> Split:
     return [sizes for axis, sizes in enumerate(axes) if axis not in excluded]
 
 
-def _split(tensor: Value, extents: Split) -> Value:
+def _split(tensor: Value, axis_sizes: Split) -> Value:
     """A tensor with axes split; axes that are not split may be dynamic."""
-    shape = [n for axis in extents for n in axis]
+    shape = [n for axis in axis_sizes for n in axis]
     if not any(map(is_dynamic, shape)):
         return stablehlo.reshape(tensor, shape)
-    sources = [axis for axis, sizes in enumerate(extents) for _ in sizes]
+    sources = [axis for axis, sizes in enumerate(axis_sizes) for _ in sizes]
     return _reshaped(tensor, shape, sources)
 
 
-def _joined(tensor: Value, extents: Sequence[Split], type_: ir.Type) -> Value:
+def _joined(tensor: Value, axis_sizes: Sequence[Split], type_: ir.Type) -> Value:
     """A tensor with split axes joined."""
     if type_.has_static_shape:
         return stablehlo.reshape(tensor, [int(n) for n in type_.shape])
-    axes = [sizes for side in extents for sizes in side]
+    axes = [sizes for side in axis_sizes for sizes in side]
     if all(len(sizes) == 1 for sizes in axes):
         return tensor
     firsts = [split[0] for split in linalg.consecutive(map(len, axes))]
@@ -101,9 +101,9 @@ def _reshaped(tensor: Value, shape: Sequence[int], sources: Sequence[int]) -> Va
     i32 = ir.IntegerType.get_signless(32)
     sizes = [
         stablehlo.reshape(stablehlo.dimension_size(tensor, axis), [1])
-        if is_dynamic(extent)
-        else stablehlo.constant(np.array([extent], np.int32), i32)
-        for extent, axis in zip(shape, sources, strict=True)
+        if is_dynamic(size)
+        else stablehlo.constant(np.array([size], np.int32), i32)
+        for size, axis in zip(shape, sources, strict=True)
     ]
     result = with_shape(tensor.type, [None if is_dynamic(n) else n for n in shape])
     return value("stablehlo.dynamic_reshape", [tensor, stablehlo.concatenate(sizes, 0)], result)

@@ -131,15 +131,15 @@ class DequantizationPlan:
             "real_zero_points": fact.real_zero_points,
         }
         named |= {name: part for name, part in optional.items() if part is not None}
-        extents = aligned([stored.view, *(part.view for part in named.values())])
-        if extents is None:
+        split_axes = aligned([stored.view, *(part.view for part in named.values())])
+        if split_axes is None:
             return NoMatch("has scales along parts of an axis that do not divide each other")
-        if any(not stride for axis in extents[0] for _, stride in axis):
+        if any(not stride for axis in split_axes[0] for _, stride in axis):
             return NoMatch("has integers that are broadcast")
-        runs = [_runs(axis) for axis in extents[0]]
+        runs = [_runs(axis) for axis in split_axes[0]]
         storage, *parameters = [
             [axis[a:b] for axis, own in zip(each, runs, strict=True) for a, b in own]
-            for each in extents
+            for each in split_axes
         ]
         # The axes in the order of the storage; axes of size 1 keep their position.
         long = [axis for axis, dims in enumerate(storage) if dims]
@@ -160,7 +160,7 @@ class DequantizationPlan:
         }
         split = [
             [math.prod(n for n, _ in axis[a:b]) for a, b in own]
-            for axis, own in zip(extents[0], runs, strict=True)
+            for axis, own in zip(split_axes[0], runs, strict=True)
         ]
         return cls(fact, stored, blocks, grids, order, split)
 
@@ -346,8 +346,8 @@ def _reshaped_storage(root: Value, shape: Sequence[int]) -> Value:
     if list(root.type.shape) == list(shape) or shapes is None:
         return stablehlo.reshape(root, shape)
     planes = [
-        stablehlo.reshape(plane, extents)
-        for plane, extents in zip(unpacking.operands, shapes, strict=True)
+        stablehlo.reshape(plane, shape)
+        for plane, shape in zip(unpacking.operands, shapes, strict=True)
     ]
     return subquant.unpack(planes, bits, root.type.element_type)
 

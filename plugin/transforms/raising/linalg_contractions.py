@@ -166,11 +166,11 @@ class LinalgContraction:
             [[space.index(loop) for loop in loops] for space in spaces]
             for loops in (contracted, batch)
         ]
-        extents = self.structured.extents
+        trip_counts = self.structured.trip_counts
         order = [*batch, *free]
         type_ = with_shape(
             with_element(left.type, element),
-            [None if extents[loop] < 0 else extents[loop] for loop in order],
+            [None if trip_counts[loop] < 0 else trip_counts[loop] for loop in order],
         )
         product = stablehlo.dot_general(left, right, type_, axes[0], axes[1])
         return stablehlo.transpose(product, [order.index(loop) for loop in parallel])

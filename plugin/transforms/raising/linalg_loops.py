@@ -68,17 +68,17 @@ class Structured:
         return all(each.is_permutation and each.n_dims == count for each in outputs)
 
     @cached_property
-    def extents(self) -> dict[int, int]:
+    def trip_counts(self) -> dict[int, int]:
         """The number of iterations of each loop; negative if dynamic."""
-        extents: dict[int, int] = {}
+        trip_counts: dict[int, int] = {}
         for number, operand in enumerate(self.op.operands):
             if not isinstance(operand.type, ir.ShapedType):
                 continue
-            for axis, extent in zip(self.maps[number].results, operand.type.shape, strict=True):
+            for axis, size in zip(self.maps[number].results, operand.type.shape, strict=True):
                 if isinstance(axis, ir.AffineDimExpr):
-                    known = extents.get(axis.position, -1)
-                    extents[axis.position] = known if known >= 0 else int(extent)
-        return extents
+                    known = trip_counts.get(axis.position, -1)
+                    trip_counts[axis.position] = known if known >= 0 else int(size)
+        return trip_counts
 
     def terms(self, number: int) -> list[Term]:
         """The term of each axis of an operand."""

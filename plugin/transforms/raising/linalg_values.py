@@ -180,7 +180,7 @@ class LinalgTranslator:
         if len(numbers) == 1:
             elements = self.of_operand(structured, scalar)
             return self._read(structured, elements, structured.terms(numbers[0]), loops)
-        shape = [structured.extents[loop] for loop in loops]
+        shape = [structured.trip_counts[loop] for loop in loops]
         return self._scalar(
             structured, scalar, shape, lambda each: self.element(structured, each, loops)
         )
@@ -263,7 +263,7 @@ class LinalgTranslator:
     ) -> Value:
         """The elements of a tensor that iterations read, with an axis for each of `loops`."""
         _check_element(tensor.type)
-        extents = structured.extents
+        trip_counts = structured.trip_counts
         dims = [term.loop for term in terms if term.loop is not None]
         if len(set(dims)) < len(dims):
             raise Untranslatable("the diagonal of an operand is read")
@@ -271,7 +271,7 @@ class LinalgTranslator:
         if is_plain and len(dims) == len(loops):
             return stablehlo.transpose(tensor, [dims.index(loop) for loop in loops])
         shape = [int(n) for n in tensor.type.shape]
-        if any(map(is_dynamic, (*shape, *(extents[loop] for loop in loops)))):
+        if any(map(is_dynamic, (*shape, *(trip_counts[loop] for loop in loops)))):
             raise Untranslatable("an operand of a dynamic shape is broadcast")
         for axis, term in enumerate(terms):
             if term.loop is None and shape[axis] != 1:
@@ -279,14 +279,16 @@ class LinalgTranslator:
                 shape[axis] = 1
                 limits = [start + size for start, size in zip(starts, shape, strict=True)]
                 tensor = stablehlo.slice_(tensor, starts, limits)
-        tensor = self._with_blocks(tensor, terms, extents)
-        tensor = stablehlo.reshape(tensor, [extents[loop] for loop in dims])
+        tensor = self._with_blocks(tensor, terms, trip_counts)
+        tensor = stablehlo.reshape(tensor, [trip_counts[loop] for loop in dims])
         order = sorted(range(len(dims)), key=lambda axis: loops.index(dims[axis]))
         tensor = stablehlo.transpose(tensor, order)
-        type_ = with_shape(tensor.type, [extents[loop] for loop in loops])
+        type_ = with_shape(tensor.type, [trip_counts[loop] for loop in loops])
         return stablehlo.broadcast(tensor, type_, [loops.index(dims[axis]) for axis in order])
 
-    def _with_blocks(self, tensor: Value, terms: Sequence[Term], extents: dict[int, int]) -> Value:
+    def _with_blocks(
+        self, tensor: Value, terms: Sequence[Term], trip_counts: dict[int, int]
+    ) -> Value:
         """Repeat the elements of axes of blocks, which ``loop floordiv size`` reads."""
         shape: list[int] = []
         axes: list[int] = []
@@ -295,7 +297,7 @@ class LinalgTranslator:
             shape.append(int(extent))
             if term.divisor != 1:
                 assert term.loop is not None  # a number is not divided
-                if int(extent) * term.divisor != extents[term.loop]:
+                if int(extent) * term.divisor != trip_counts[term.loop]:
                     raise Untranslatable("the blocks of an operand do not fill the loop")
                 shape.append(term.divisor)
         if len(shape) == len(axes):

@@ -131,7 +131,7 @@ class LinalgConvolution:
         """The channels of a depthwise convolution; 1 for others."""
         parallel, structured = self.contraction.parallel, self.contraction.structured
         channels = [loop for loop in self.features if loop in parallel]
-        return structured.extents[channels[0]] if len(channels) == 1 else 1
+        return structured.trip_counts[channels[0]] if len(channels) == 1 else 1
 
     def emit(self, image: Value, kernel: Value, *, element: ir.Type) -> Value:
         """Emit the convolution, with the axes of the result in their order."""
@@ -154,9 +154,10 @@ class LinalgConvolution:
         names = {axis.loop: str(n) for n, axis in enumerate(windows.values())} | {batch[0]: "b"}
         image_layout = [names.get(axis.loop, "f") for axis in self.axes]
         result_layout = [names.get(loop, "f") for loop in parallel]
-        self._check_extents(image)
-        extents = self.contraction.structured.extents
-        type_ = with_shape(with_element(image.type, element), [extents[loop] for loop in parallel])
+        self._check_window_sizes(image)
+        trip_counts = self.contraction.structured.trip_counts
+        shape = [trip_counts[loop] for loop in parallel]
+        type_ = with_shape(with_element(image.type, element), shape)
         layout = "x".join(f"[{', '.join(each)}]" for each in (image_layout, kernel_layout))
         return stablehlo.convolution(
             image,
@@ -170,13 +171,13 @@ class LinalgConvolution:
             self.groups,
         )
 
-    def _check_extents(self, image: Value) -> None:
+    def _check_window_sizes(self, image: Value) -> None:
         """`Untranslatable` unless the result has all windows that fit the image."""
-        extents = self.contraction.structured.extents
+        trip_counts = self.contraction.structured.trip_counts
         for axis, pixels in zip(self.axes, image.type.shape, strict=True):
             if axis.tap is None:
                 continue
-            count, taps = extents[axis.loop], extents[axis.tap]
+            count, taps = trip_counts[axis.loop], trip_counts[axis.tap]
             if any(map(is_dynamic, (int(pixels), count, taps))):
                 raise Untranslatable("its image has a dynamic shape")
             reach = (taps - 1) * axis.dilation + 1

@@ -227,7 +227,7 @@ def _views(value: Value) -> Iterator[Value]:
 
 
 def _view_source(value: Value) -> Value:
-    """The last of `_views`."""
+    """Return the value ahead of its reshapes of batch axes, and of broadcasts that copy."""
     [*_, source] = _views(value)
     return source
 

@@ -128,7 +128,7 @@ def moved_strides(view: View, op: Operation) -> View | NoMatch:
         return view.broadcast(dims, shape)
     reshaped = view.reshaped(shape)
     if reshaped is None:
-        return NoMatch("reshapes across axes whose extents do not divide each other")
+        return NoMatch("reshapes across axes whose sizes do not divide each other")
     return reshaped
 
 
