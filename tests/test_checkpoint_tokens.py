@@ -135,7 +135,7 @@ def test_generation_settings_that_are_not_used_are_named(tmp_path: Path) -> None
     changes = {"suppress_tokens": [5], "stop_strings": None, "temperature": 0.5, "min_length": 3}
     folder = copy_of(tmp_path, generation_config=lambda values: values.update(changes))
     (remark,) = open_model(folder).remarks
-    assert remark == "'min_length', 'suppress_tokens' of generation_config.json are not used"
+    assert remark == "keys of generation_config.json that are not used: min_length, suppress_tokens"
     assert open_model(FOLDERS / "llama").remarks == []
 
 

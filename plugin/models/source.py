@@ -74,7 +74,7 @@ class ModelSource:
             name = "generation_config.json"
             keys = unused_keys(self._files.load(name, "the configuration of generation"))
             if keys:
-                remarks.append(f"{', '.join(map(repr, keys))} of {name} are not used")
+                remarks.append(f"keys of {name} that are not used: {', '.join(keys)}")
         return remarks
 
     def parameters(self) -> Dataset:
