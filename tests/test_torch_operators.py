@@ -95,9 +95,28 @@ UNORDERED = torch.tensor(
     [[2.0, NAN, -1.0, 3.0, NAN, INFINITY], [0.0, -2.0, 0.0, 1.0, -INFINITY, 1.0]]
 )
 
+FLAGS = torch.tensor([[0, 1, 1], [0, 1, 0]], dtype=torch.bool)
+
+
+def booleans(x: torch.Tensor) -> Any:
+    """Extremes of booleans, and comparisons with numbers that are none."""
+    compared = [operator(x, each) for operator in COMPARISONS for each in (-2, 0, 1, 2, 0.5)]
+    extremes = [operator(x, axis) for operator in (torch.amax, torch.amin) for axis in (0, 1)]
+    return [*compared, *extremes, *x.max(1), *x.min(1), x.amax((0, 1), keepdim=True)]
+
+
+BYTES = torch.tensor([0, 255, 254, 7, 44], dtype=torch.uint8)
+
+
+def bytes_and_numbers(x: torch.Tensor) -> Any:
+    return [operator(x, each) for operator in COMPARISONS for each in (-2, 300, 7, 0.5)]
+
+
 Cases = dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]
 
 CASES: Cases = {
+    "booleans": (booleans, (FLAGS,)),
+    "bytes_and_numbers": (bytes_and_numbers, (BYTES,)),
     "index_list": (lambda x: x[..., [-1], :], (GRID,)),
     "index_rows": (lambda x, i: x[i], (GRID, PLACES)),
     "index_two": (lambda x, i, j: x[i, j], (GRID, PLACES, COLUMNS)),

@@ -46,6 +46,9 @@ def _extreme_of(
     """Return ``max`` or ``min`` along an axis: the extreme and its position."""
 
     def decomposed(values: Tensor, dim: int, keepdim: bool = False) -> Any:
+        if values.dtype == torch.bool:
+            extreme, positions = decomposed(values.to(torch.uint8), dim, keepdim)
+            return extreme.to(torch.bool), positions
         if not values.is_floating_point() and values.dtype != torch.uint8:
             return NotImplemented
         return reduced(values, dim, keepdim), position(values, dim, keepdim)
