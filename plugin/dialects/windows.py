@@ -24,6 +24,16 @@ def dot_axes(op: Operation) -> tuple[Axes, Axes]:
     )
 
 
+def free_axes(op: Operation) -> tuple[list[int], list[int]]:
+    """The axes of both operands of a ``dot`` or ``dot_general`` that only one of them has."""
+    contracted, batch = dot_axes(op)
+    left, right = (
+        [axis for axis in range(value.type.rank) if axis not in (*own, *shared)]
+        for value, own, shared in zip(op.operands, contracted, batch, strict=True)
+    )
+    return left, right
+
+
 def dot_loops(op: Operation) -> tuple[Loops, int]:
     """The loops of a ``dot`` or ``dot_general``, and their number.
 
@@ -31,10 +41,7 @@ def dot_loops(op: Operation) -> tuple[Loops, int]:
     """
     contracted, batch = dot_axes(op)
     ranks = [value.type.rank for value in op.operands]
-    free = [
-        [axis for axis in range(rank) if axis not in contracted[side] and axis not in batch[side]]
-        for side, rank in enumerate(ranks)
-    ]
+    free = free_axes(op)
     result_rank = len(batch[0]) + len(free[0]) + len(free[1])
     sides = []
     for side, rank in enumerate(ranks):

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
-from ...dialects.windows import dot_axes, pad_amounts, window_padding, window_steps
+from ...dialects.windows import dot_axes, free_axes, pad_amounts, window_padding, window_steps
 from ...emit.constant_values import constant_elements
 from ...emit.operation import producer_named
 from ...emit.parameters import ModuleGlobals
@@ -50,8 +50,6 @@ class ConvMatch:
         result_axes: permutation of ``N x spatial... x OC`` to the result.
         groups: groups of channels; each has output channels of its own.
         summands: number of weights that the weight is the sum of, 1 or 2.
-        batch_rank: number of batch axes, the first ones of a product's `activation_axes` and
-            `weight_axes`.
     """
 
     activations: Value
@@ -65,7 +63,6 @@ class ConvMatch:
     groups: int = 1
     padding_value: int = 0
     summands: int = 1
-    batch_rank: int = 0
 
     @classmethod
     def of_shape(
@@ -77,22 +74,17 @@ class ConvMatch:
             isinstance(type_, ir.RankedTensorType) and type_.has_static_shape for type_ in types
         ):
             return MatchFailure("it has a dynamic shape")
-        is_convolution = "convolution" in op.name
-        match = cls._of_convolution(op) if is_convolution else cls._of_product(op)
+        if "convolution" in op.name:
+            match = cls._of_convolution(op)
+        elif isinstance(axes := matrix_axes(op), MatchFailure):
+            return axes
+        else:
+            order = list(range(types[2].rank))
+            match = cls(op.operands[0], op.operands[1], *axes, [], [], [], order)
         if isinstance(match, MatchFailure):
             return match
         macs = math.prod(types[2].shape) * math.prod(match.weight_shape[1:])
         return match if macs >= min_macs else IS_SMALL
-
-    @classmethod
-    def _of_product(cls: type[_Match], op: Operation) -> _Match | MatchFailure:
-        batch = dot_axes(op)[1]
-        axes = matrix_axes(op)
-        if isinstance(axes, MatchFailure):
-            return axes
-        order = list(range(op.results[0].type.rank))
-        operands = op.operands[0], op.operands[1]
-        return cls(*operands, *axes, [], [], [], order, batch_rank=len(batch[0]))
 
     @classmethod
     def _of_convolution(cls: type[_Match], op: Operation) -> _Match | MatchFailure:
@@ -174,6 +166,11 @@ class ConvMatch:
         return [int(self.weight.type.shape[axis]) for axis in self.weight_axes[self.batch_rank :]]
 
     @property
+    def batch_rank(self) -> int:
+        """The number of batch axes, the first ones of a product's activations and weight."""
+        return 0 if self.strides else len(self.weight_axes) - 2  # N and K follow
+
+    @property
     def batches(self) -> int:
         """The number of products of a batch, each with a weight of its own."""
         axes = self.weight_axes[: self.batch_rank]
@@ -242,11 +239,7 @@ def matrix_axes(op: Operation) -> tuple[list[int], list[int]] | MatchFailure:
 
     Those of a batch of products begin with the batch axes.
     """
-    contracted, batch = dot_axes(op)
-    free = [
-        [axis for axis in range(operand.type.rank) if axis not in (*own, *shared)]
-        for operand, own, shared in zip(list(op.operands)[:2], contracted, batch, strict=True)
-    ]
+    (contracted, batch), free = dot_axes(op), free_axes(op)
     if len(contracted[0]) != 1 or len(free[1]) != 1:
         return MatchFailure("its weight is not a matrix")
     left, right = (

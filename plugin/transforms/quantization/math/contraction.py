@@ -21,7 +21,7 @@ Source: StableHLO specification, ``dot_general`` (C14 to C20) and ``convolution`
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,13 +31,13 @@ from ....dialects.grids import axis_grid
 from ....dialects.quant import element_type, is_quantized, parameters_of
 from ....dialects.stablehlo import OPERATIONS, of_category
 from ....dialects.windows import dot_axes
-from ....emit import like, tensor, with_element
+from ....emit import Tensors, like, tensor, with_element
 from ....emit import stablehlo as emit_stablehlo
 from ....emit.casts import Scaled, ScaledSum, split
 from ....emit.operation import mlir_type, parse_attribute
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
-from ....numerics.element_types import I32, I64, Array, ElementType
+from ....numerics.element_types import I32, I64, AnyArray, Array, ElementType
 from ....numerics.parameters import ExpressedType
 from .operands import Operand
 from .rules import QuantizedOperation, element_names, lowers
@@ -57,6 +57,26 @@ class Side:
     value: Value
     to_result: dict[int, int]
     contracted: tuple[int, ...]
+
+    def operand_sums(
+        self, form: Tensors, constant: Array | None, integers: Callable[[], Value]
+    ) -> AnyArray:
+        """Sums of the operand over its contracted axes, in the shape of the result.
+
+        Those of a constant are computed here; `integers` writes any other operand in wide integers.
+        """
+        free = [axis for axis in range(self.value.type.rank) if axis not in self.contracted]
+        targets = [self.to_result[axis] for axis in free]
+        order = sorted(range(len(targets)), key=targets.__getitem__)
+        if constant is not None:
+            totals = constant.sum(axis=self.contracted, dtype=np.int64)
+            shape = [1] * form.rank
+            for axis in order:
+                shape[targets[axis]] = totals.shape[axis]
+            return totals.transpose(order).reshape(shape)
+        reduced = emit_stablehlo.reduce(integers(), sorted(self.contracted))
+        transposed = emit_stablehlo.transpose(reduced, order)
+        return form.emitted(form.broadcast(transposed, [targets[axis] for axis in order]))
 
 
 @dataclass(frozen=True)

@@ -149,35 +149,26 @@ def _subtract_computed_zeros(
         sum_k (a - z_a) * (b - z_b) = sum_k a * b - z_a * sum_k b - z_b * sum_k a + K * z_a * z_b
     """
     sides, products = (contraction.left, contraction.right), contraction.products
-    type_ = contraction.op.results[0].type
     assert products is not None  # shapes are static
-
-    def operand_sums(operand: _Difference, value: Value, side: Side) -> AnyArray:
-        """The sums of an operand over its contracted axes, in the result's shape."""
-        rank = value.type.rank
-        axes = [side.to_result[axis] for axis in range(rank) if axis not in side.contracted]
-        constant = operand.constant
-        if constant is None:
-            reduced = emit_stablehlo.reduce(value, sorted(side.contracted))
-            return tensor(emit_stablehlo.broadcast(reduced, type_, axes))
-        totals = constant.sum(axis=tuple(side.contracted))
-        order = sorted(range(len(axes)), key=axes.__getitem__)
-        shape = [1] * type_.rank
-        for number in order:
-            shape[axes[number]] = totals.shape[number]
-        return totals.transpose(order).reshape(shape)
 
     def correct(total: Value) -> Value:
         corrected: ArrayLike = tensor(total)
+        form = corrected.form
         spread = [
-            None if zero is None else zero.spread(side, type_)
+            None if zero is None else zero.spread(side, total.type)
             for zero, side in zip(zeros, sides, strict=True)
         ]
-        for zero, other in zip(spread, (1, 0), strict=True):
-            if zero is not None:
-                terms = operand_sums(operands[other], emitted[other], sides[other])
-                corrected = corrected - zero * terms
+
+        def terms(number: int) -> AnyArray:
+            """The sums of one of the operands."""
+            constant = operands[number].constant
+            return sides[number].operand_sums(form, constant, lambda: emitted[number])
+
         left, right = spread
+        if left is not None:
+            corrected = corrected - left * terms(1)
+        if right is not None:
+            corrected = corrected - right * terms(0)
         if left is not None and right is not None:
             corrected = corrected + left * right * np.int32(products)
         return corrected.value

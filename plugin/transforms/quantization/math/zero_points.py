@@ -173,20 +173,12 @@ class _Correction:
 
     def _operand_sums(self, form: Tensors, side: Side, multiplicand: _Multiplicand) -> AnyArray:
         """Sums of an operand over its contracted axes, in the result's shape."""
-        rank = len(side.value.type.shape)
-        targets = [side.to_result[axis] for axis in range(rank) if axis not in side.contracted]
-        order = sorted(range(len(targets)), key=targets.__getitem__)
-        constant = multiplicand.constant
-        if constant is not None:
-            totals = constant.sum(axis=side.contracted, dtype=np.int64)
-            shape = [1] * form.rank
-            for axis in order:
-                shape[targets[axis]] = totals.shape[axis]
-            return totals.transpose(order).reshape(shape)
-        wide = convert(multiplicand.narrow, self.accumulator)
-        reduced = emit_stablehlo.reduce(wide.value, sorted(side.contracted))
-        transposed = emit_stablehlo.transpose(reduced, order)
-        return form.emitted(form.broadcast(transposed, [targets[axis] for axis in order]))
+
+        def integers() -> Value:
+            wide: ArrayLike = convert(multiplicand.narrow, self.accumulator)
+            return wide.value
+
+        return side.operand_sums(form, multiplicand.constant, integers)
 
     def _products(self, form: Tensors) -> AnyArray:
         """The number of contracted elements, which may be dynamic."""
