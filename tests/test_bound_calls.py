@@ -63,6 +63,16 @@ func.func @doubled(%x: tensor<6xi32>, %times: tensor<i32>) -> tensor<6xi32> {
   }
   return %r#0 : tensor<6xi32>
 }
+func.func @chosen(%x: tensor<6xi32>, %doubles: tensor<i1>) -> tensor<6xi32> {
+  %p = tensor.extract %doubles[] : tensor<i1>
+  %r = scf.if %p -> tensor<6xi32> {
+    %w = arith.addi %x, %x : tensor<6xi32>
+    scf.yield %w : tensor<6xi32>
+  } else {
+    scf.yield %x : tensor<6xi32>
+  }
+  return %r : tensor<6xi32>
+}
 func.func @nothing() {
   return
 }
@@ -96,8 +106,9 @@ def test_synchronous_entries_of_a_cpu_program(cpu_program: Executable) -> None:
         "two",
         *(f"{name}{suffix}" for name in ("two", "any_length") for suffix in suffixes),
     } <= names
-    # One returns no memory of its own; the other branches on data, and keeps its fences.
-    for name, expected in (("same", {f"same{SYNC_SUFFIX}"}), ("doubled", set())):
+    # Two may return no memory of their own; the last one loops on data, and keeps its fences.
+    without_memory = {name: {f"{name}{SYNC_SUFFIX}"} for name in ("same", "chosen")}
+    for name, expected in (*without_memory.items(), ("doubled", set())):
         assert {f"{name}{suffix}" for suffix in suffixes} & names == expected
     assert not any("$" in name for name in cpu_program.functions)
 
@@ -115,6 +126,10 @@ def test_results_are_those_of_calls(program: Executable) -> None:
     assert program.scaled.bind(X, 3)().numpy().tolist() == (3 * X).tolist()
     assert program.doubled.bind(X, np.int32(3))().numpy().tolist() == (8 * X).tolist()
     assert program.doubled(X, np.int32(0)).tolist() == X.tolist()
+    for doubles in (False, True):
+        expected = (1 + doubles) * X
+        assert program.chosen.bind(X, np.array(doubles))().numpy().tolist() == expected.tolist()
+        assert program.chosen(X, np.array(doubles)).tolist() == expected.tolist()
     assert program.nothing.bind()() is None
 
 

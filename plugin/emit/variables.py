@@ -18,6 +18,9 @@ from __future__ import annotations
 
 from ..core._mlir import Operation, Value, ir
 from .operation import create, value
+from .parameters import LOAD
+
+STORE = "util.global.store"
 
 
 def define(name: str, initial: ir.Attribute, *, is_mutable: bool = True) -> None:
@@ -33,10 +36,10 @@ def define(name: str, initial: ir.Attribute, *, is_mutable: bool = True) -> None
 
 def load(name: str, type_: ir.Type) -> Value:
     """The value of a variable."""
-    return value("util.global.load", [], type_, {"global": ir.FlatSymbolRefAttr.get(name)})
+    return value(LOAD, [], type_, {"global": ir.FlatSymbolRefAttr.get(name)})
 
 
 def store(name: str, stored: Value) -> Operation:
     """Give a variable a value; return the operation."""
     attributes = {"global": ir.FlatSymbolRefAttr.get(name)}
-    return create("util.global.store", [stored], attributes=attributes)
+    return create(STORE, [stored], attributes=attributes)

@@ -33,6 +33,21 @@ def descendants(parent: Any) -> Iterator[Any]:
                 yield op
 
 
+def has_loops(function: Any) -> bool:
+    """True if a block of a function can be reached from itself."""
+    blocks = list(function.regions[0].blocks)
+    following = [[blocks.index(each) for each in list(b.operations)[-1].successors] for b in blocks]
+    for start, reached in enumerate(following):
+        pending, seen = list(reached), set(reached)
+        while pending:
+            new = set(following[pending.pop()]) - seen
+            seen |= new
+            pending += new
+        if start in seen:
+            return True
+    return False
+
+
 def is_public(op: Any) -> bool:
     """True for a function of the program; functions of subquant begin with two underscores."""
     attributes = op.attributes

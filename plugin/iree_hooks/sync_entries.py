@@ -89,12 +89,13 @@ def add_sync_entries(ir: Any, module: Any) -> None:
 def _uses_known_fences(function: Any) -> bool:
     """True if only `_FENCE_OPERATIONS` use fences and only `_SUBMISSIONS` use queues.
 
-    A function that loads from a buffer and branches keeps its fences: without them, IREE 3.13 may
-    give a constant and an argument of a block one register, which is then overwritten.
-    `tests/test_loops.py`, `test_a_constant_beside_an_argument_of_a_block`, shows it.
+    A function that loads from a buffer and loops keeps its fences: without them, IREE 3.13 may
+    give a constant and an argument of a block one register, which is overwritten before the next
+    iteration reads the constant. `tests/test_loops.py`,
+    `test_a_constant_beside_an_argument_of_a_block`, shows it.
     """
-    has_branches = len(list(function.regions[0].blocks)) > 1
-    if has_branches and any(op.name == _LOAD for op in hal.child_operations(function)):
+    loads = any(op.name == _LOAD for op in hal.child_operations(function))
+    if loads and hal.has_loops(function):
         return False
     for op in hal.child_operations(function):
         if list(op.regions) or (hal.has_fences(op) and op.name not in _FENCE_OPERATIONS):

@@ -30,8 +30,9 @@ from ...emit.constant_values import is_invariant
 from ...emit.kernel import Binding, Kernel, KernelCall, KernelTable
 from ...emit.linalg import DimSize, constant_index
 from ...emit.operation import byte_size, is_used, mlir_type, tensor_type, values_read
-from ...emit.parameters import ModuleGlobals
+from ...emit.parameters import LOAD, ModuleGlobals
 from ...emit.stablehlo_semantics import reshape_source
+from ...emit.variables import STORE
 from ...emit.vectors import loop, memref_type, scratch, view
 from ...numerics.element_types import I8
 
@@ -103,6 +104,7 @@ class _Group:
         dependents: the results of users, except reshapes of calls' results.
         inputs: values that calls read and do not write, except constants.
         outputs: results of calls that other operations read.
+        written: variables that users write; no later operation before the last call may read them.
     """
 
     module_globals: ModuleGlobals
@@ -113,6 +115,7 @@ class _Group:
     dependents: set[Value] = field(default_factory=set)
     inputs: set[Value] = field(default_factory=set)
     outputs: list[Value] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)
 
     def accepts(self, call: KernelCall, small: Collection[Operation]) -> bool:
         """True if a call can be added.
@@ -136,9 +139,15 @@ class _Group:
     def skip(self, operation: Operation) -> bool:
         """Record an operation between two calls; False if no call can follow it."""
         read = set(values_read(operation))
+        is_variable = operation.name in (LOAD, STORE)
         if read.isdisjoint(self.dependents) and read.isdisjoint(self.result_of):
-            return True
+            if is_variable:
+                return operation.attributes["global"].value not in self.written
+            return not self.written or is_movable(operation)
         self.users.append(operation)
+        if operation.name == STORE:
+            self.written.add(operation.attributes["global"].value)
+            return True
         if operation.name == _RESHAPE and operation.operands[0] in self.result_of:
             self.result_of[operation.results[0]] = self.result_of[operation.operands[0]]
         else:

@@ -44,8 +44,9 @@ from ...emit.operation import (
 )
 from ...emit.parameters import LOAD
 from ...emit.stablehlo_semantics import reshape_source
-from ...emit.vectors import Index, load, loop, memref_type, scratch, store, view
+from ...emit.vectors import loop, memref_type, scratch, view
 from ...numerics.element_types import I8
+from ..cpu.concatenate import copy_bytes
 from .dispatch_fusion import (
     MAX_BINDINGS,
     MAX_STACK_BYTES,
@@ -63,8 +64,6 @@ _BODY_OPERATIONS = (
     *(_READ, _WRITE, "stablehlo.add", "stablehlo.reshape", "stablehlo.slice", "stablehlo.return"),
 )
 """Operations beside the dispatch; an addition is that of the counter."""
-_COPIED_BYTES = (64, 32, 16, 8, 4, 2, 1)
-"""The sizes of vectors that copy a tensor, the first one that divides its size."""
 
 _Kind: TypeAlias = Literal["invariant", "row", "reversed row", "state"]
 _Source: TypeAlias = tuple[_Kind, int]
@@ -359,8 +358,9 @@ class _LoopKernel:
         operands = memories[:first_state]
         carried = dict(zip(each.results, memories[first_result:], strict=False))
         results = scratch([self.step_bytes], I8) if self.is_on_stack else memories[-1]
+        start = scalar(constant_index(0))
         for number, memory in zip(each.states, memories[first_state:first_result], strict=True):
-            _copy(memory, 0, carried[number], 0, self.carried_bytes[number])
+            copy_bytes(memory, start, carried[number], start, self.carried_bytes[number])
         zero, bindings = constant_index(0), static_bindings(each.call)
         inlined: list[Operation] = []
 
@@ -390,26 +390,15 @@ class _LoopKernel:
                     ),
                 )
             for number, result in each.results.items():
-                size, start = self.carried_bytes[number], zero
+                size, target = self.carried_bytes[number], start
                 if number in each.stacks:
                     size //= each.steps
                     row = scalar(index)
                     if self._is_reversed(number):
                         row = row * -1 + (each.steps - 1)
-                    start = (row * size).value
-                _copy(results, self.offsets[result], carried[number], start, size)
+                    target = row * size
+                offset = scalar(constant_index(self.offsets[result]))
+                copy_bytes(results, offset, carried[number], target, size)
 
         loop(0, each.steps, 1, step)
         overlap_scratch(block, [inlined])
-
-
-def _copy(source: Value, first: int, target: Value, start: Index, size: int) -> None:
-    """Copy `size` bytes of a memref from `first` on to another one from `start` on."""
-    lanes = next(each for each in _COPIED_BYTES if size % each == 0)
-    target_start = scalar(constant_index(start) if isinstance(start, int) else start)
-
-    def copy(offset: Value) -> None:
-        loaded = load(source, [(scalar(offset) + first).value], lanes, I8)
-        store(loaded, target, [(scalar(offset) + target_start).value])
-
-    loop(0, size, lanes, copy)

@@ -54,6 +54,7 @@ from ...emit.parameters import ModuleGlobals, ParameterStore
 from ...errors import Remark, UsageError, expected_name
 from ...kernels.cpu.blockwise_gemm import BlockwiseGemm
 from ...kernels.epilogue.fused_epilogue import FusedEpilogue
+from ...kernels.fusion.concatenate_fusion import fuse_concatenations
 from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSE_BELOW_MACS, fuse_dispatches
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
 from ...kernels.fusion.loop_fusion import fuse_loops
@@ -188,6 +189,8 @@ class _Selection:
         if fuses and options.rounding == "nearest-even":
             fuse_elementwise(kernels, self._target.lanes)
             fuse_rows(kernels, module, self._target.lanes)
+        if fuses:
+            fuse_concatenations(kernels, options.fuse_below_macs)
         fused = fuse_dispatches(kernels, options.fuse_below_macs)
         if fuses:
             fuse_loops(kernels, options.fuse_below_macs)

@@ -32,12 +32,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core._mlir import Operation, ir
+from ...emit.parameters import LOAD
+from ...emit.variables import STORE
 from ...errors import Remark
 from ..base import UNCHANGED, ModulePass, named
 
-_STORE = "util.global.store"
 _NAME, _REFERENCE = "sym_name", "global"
-_USERS = (_STORE, "util.global.load", "util.global.address")
+_USERS = (STORE, LOAD, "util.global.address")
 """The operations whose attribute `_REFERENCE` names a variable."""
 
 
@@ -48,7 +49,7 @@ class OrderVariables(ModulePass):
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`; never fails."""
         users = named(module, _USERS)
-        stores = (op for op in users if op.name == _STORE and not _is_initial(op))
+        stores = (op for op in users if op.name == STORE and not _is_initial(op))
         assigned = list(dict.fromkeys(op.attributes[_REFERENCE].value for op in stores))
         if assigned == sorted(assigned):
             return UNCHANGED

@@ -1,0 +1,93 @@
+"""Concatenation kernel: parts of tensors, one behind the other.
+
+A stream concatenates its state and the new frames, and slices the next state out of the result.
+IREE copies each tensor by a command of its own, which takes longer than the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...core._mlir import Value
+from ...emit import ArrayLike, scalar
+from ...emit.kernel import Binding, Kernel
+from ...emit.linalg import DimSize, constant_index
+from ...emit.vectors import load, loop, store
+from ...numerics.element_types import I8
+
+_MAX_VECTOR_BYTES = 64
+"""The size of the vectors that copy a tensor; a smaller tensor has smaller ones."""
+_INT8_MACS_PER_BYTE = 8
+"""int8 MACs that take about as long as the copy of a byte."""
+
+
+class Part(NamedTuple):
+    """Consecutive bytes of each row of an operand.
+
+    Attributes:
+        operand: the number of the operand.
+        first: the first byte in a row of the operand.
+        size: the number of bytes.
+    """
+
+    operand: int
+    first: int
+    size: int
+
+
+@dataclass(frozen=True)
+class ConcatenateKernel:
+    """Rows of a result, each of which has the parts of a row of the operands in their order.
+
+    Attributes:
+        rows: the number of rows of the result and of each operand.
+        operand_row_bytes: the size of a row of each operand.
+    """
+
+    rows: int
+    operand_row_bytes: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+    def kernel(self) -> Kernel:
+        """Build the kernel: bindings are the operands and the result, as bytes."""
+        row_bytes = self._row_bytes
+        sizes = (*self.operand_row_bytes, row_bytes)
+        bindings = [Binding((self.rows * size,), I8) for size in sizes]
+        macs = _INT8_MACS_PER_BYTE * self.rows * row_bytes
+        return Kernel("concatenate", bindings, 1, self._body, 0, macs=macs)
+
+    @property
+    def _row_bytes(self) -> int:
+        """The size of a row of the result."""
+        return sum(part.size for part in self.parts)
+
+    def _body(self, memories: Sequence[Value], _: Value, __: DimSize) -> None:
+        *operands, result = memories
+
+        def copy_row(index: Value) -> None:
+            row = scalar(index)
+            target = row * self._row_bytes
+            for number, first, size in self.parts:
+                source = row * self.operand_row_bytes[number] + first
+                copy_bytes(operands[number], source, result, target, size)
+                target = target + size
+
+        loop(0, self.rows, 1, copy_row)
+
+
+def copy_bytes(source: Value, first: ArrayLike, target: Value, start: ArrayLike, size: int) -> None:
+    """Copy `size` bytes of a memref from `first` on to another one from `start` on.
+
+    The last two vectors may overlap.
+    """
+    lanes = min(_MAX_VECTOR_BYTES, 1 << (size.bit_length() - 1))
+
+    def copy(offset: ArrayLike) -> None:
+        loaded = load(source, [(first + offset).value], lanes, I8)
+        store(loaded, target, [(start + offset).value])
+
+    loop(0, size // lanes * lanes, lanes, lambda offset: copy(scalar(offset)))
+    if size % lanes:
+        copy(scalar(constant_index(size - lanes)))
