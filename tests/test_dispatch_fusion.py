@@ -99,6 +99,27 @@ class Program:
         )
         return name
 
+    def columns(self, value, start, end):
+        """Some columns of a matrix."""
+        array = self.arrays[value]
+        result = self._new(array[:, start:end])
+        self.operations.append(
+            f"{result} = stablehlo.slice {value} [0:{len(array)}, {start}:{end}] : "
+            f"({self.type_of(array)}) -> {self.type_of(self.arrays[result])}"
+        )
+        return result
+
+    def joined(self, left, right):
+        """The columns of two matrices."""
+        arrays = [self.arrays[each] for each in (left, right)]
+        result = self._new(np.concatenate(arrays, 1))
+        types = ", ".join(map(self.type_of, arrays))
+        self.operations.append(
+            f"{result} = stablehlo.concatenate {left}, {right}, dim = 1 : "
+            f"({types}) -> {self.type_of(self.arrays[result])}"
+        )
+        return result
+
     def maximum(self, left, right):
         """The maximum of two values, which no epilogue computes."""
         result = self._new(np.maximum(self.arrays[left], self.arrays[right]))

@@ -14,6 +14,7 @@ from devices import main_of
 from instruction_sets import EVERY
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
+from test_dispatch_fusion import Program
 
 ELEMENTS = {"i8": np.int8, "f32": np.float32}
 
@@ -165,7 +166,7 @@ def test_frames_that_are_columns():
 
 
 def test_a_variable_that_is_read_after_it_is_written():
-    """The second layer reads what the first one has written, so it is another dispatch."""
+    """A layer reads a variable that an earlier layer has written, in another dispatch."""
     stream = Stream()
     stream.variable("state", 3)
     value = stream.layer(stream.layer(stream.layer("%x", "state"), "state"), "state")
@@ -176,3 +177,17 @@ def test_separate_dispatches_on_request():
     stream = Stream()
     stream.variable("state", 3)
     check(stream, stream.layer("%x", "state"), 1, fuse_below_macs=0)
+
+
+def test_halves_of_the_channels():
+    """Slices of slices, and a concatenation whose integers a product converts."""
+    program = Program(9, 80)
+    halves = [program.columns("%x", start, start + 40) for start in (0, 40)]
+    products = [program.product(program.columns(each, 4, 36), 24) for each in halves]
+    joined = program.joined(program.product(products[0], 24), program.product(products[1], 40))
+    value = program.product(program.columns(program.product(joined, 64), 32, 64), 48)
+    # The slices of the argument are not between kernels.
+    lowered = compile_to_bytes(program.text(value), CompileOptions(), emit="mlir").decode()
+    assert lowered.count('"flow.dispatch"') == 1
+    output = main_of(program.text(value))(program.x)
+    np.testing.assert_array_equal(output, program.arrays[value])

@@ -1,4 +1,4 @@
-"""Concatenation kernel: parts of tensors, one behind the other.
+"""Concatenation kernel: rows of tensors, or slices of them, one behind the other.
 
 A stream concatenates its state and the new frames, and slices the next state out of the result.
 IREE copies each tensor by a command of its own, which takes longer than the copy.
@@ -23,7 +23,7 @@ _INT8_MACS_PER_BYTE = 8
 """int8 MACs that take about as long as the copy of a byte."""
 
 
-class Part(NamedTuple):
+class CopiedBytes(NamedTuple):
     """Consecutive bytes of each row of an operand.
 
     Attributes:
@@ -39,16 +39,17 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class ConcatenateKernel:
-    """Rows of a result, each of which has the parts of a row of the operands in their order.
+    """Rows of a result, each of which has bytes of a row of each operand.
 
     Attributes:
         rows: the number of rows of the result and of each operand.
         operand_row_bytes: the size of a row of each operand.
+        copies: the bytes of a row of the result, in their order.
     """
 
     rows: int
     operand_row_bytes: tuple[int, ...]
-    parts: tuple[Part, ...]
+    copies: tuple[CopiedBytes, ...]
 
     def kernel(self) -> Kernel:
         """Build the kernel: bindings are the operands and the result, as bytes."""
@@ -61,7 +62,7 @@ class ConcatenateKernel:
     @property
     def _row_bytes(self) -> int:
         """The size of a row of the result."""
-        return sum(part.size for part in self.parts)
+        return sum(each.size for each in self.copies)
 
     def _body(self, memories: Sequence[Value], _: Value, __: DimSize) -> None:
         *operands, result = memories
@@ -69,7 +70,7 @@ class ConcatenateKernel:
         def copy_row(index: Value) -> None:
             row = scalar(index)
             target = row * self._row_bytes
-            for number, first, size in self.parts:
+            for number, first, size in self.copies:
                 source = row * self.operand_row_bytes[number] + first
                 copy_bytes(operands[number], source, result, target, size)
                 target = target + size

@@ -31,7 +31,7 @@ from ...emit.operation import element_of, is_dynamic
 from ...emit.stablehlo_semantics import reshape_source
 from ...emit.variables import STORE
 from ...numerics.element_types import I8
-from ..cpu.concatenate import ConcatenateKernel, Part
+from ..cpu.concatenate import ConcatenateKernel, CopiedBytes
 
 _CONCATENATE, _RESHAPE, _SLICE = "stablehlo.concatenate", "stablehlo.reshape", "stablehlo.slice"
 _STORES = (STORE, "func.return")
@@ -39,7 +39,7 @@ _STORES = (STORE, "func.return")
 
 
 def fuse_concatenations(kernels: KernelTable, fuse_below_macs: int) -> None:
-    """Replace concatenations that small kernels read, and slices of what small kernels write.
+    """Replace concatenations that small kernels read, and slices of their results.
 
     A kernel is small if it can be fused: it takes as long as at most `fuse_below_macs`.
     """
@@ -50,7 +50,7 @@ def fuse_concatenations(kernels: KernelTable, fuse_below_macs: int) -> None:
     }
     for block in dict.fromkeys(op.block for op in small):
         for op in [each.operation for each in block.operations]:
-            if op.name == _CONCATENATE and any(user in small for user in _users(op)):
+            if op.name == _CONCATENATE and _is_read(op, small):
                 kernel = _concatenation(op)
             elif op.name == _SLICE and _is_between(op, small):
                 kernel = _slice(op)
@@ -82,11 +82,26 @@ def _users(op: Operation) -> list[Operation]:
     return users
 
 
+def _is_read(op: Operation, small: Collection[Operation]) -> bool:
+    """True if small kernels read the result of an operation, also through slices."""
+    return any(
+        user in small or (user.name == _SLICE and _is_read(user, small)) for user in _users(op)
+    )
+
+
 def _is_between(op: Operation, small: Collection[Operation]) -> bool:
     """True for a slice of the result of a small kernel that small kernels and variables read."""
+
+    def is_kernel(user: Operation) -> bool:
+        if user in small or user.name in _STORES:
+            return True
+        if user.name == _SLICE:
+            return all(map(is_kernel, _users(user)))
+        return user.name == _CONCATENATE and _is_read(user, small)
+
     source = reshape_source(op.operands[0])
     is_written = not isinstance(source.owner, ir.Block) and source.owner.operation in small
-    return is_written and all(user in small or user.name in _STORES for user in _users(op))
+    return is_written and all(map(is_kernel, _users(op)))
 
 
 def _concatenation(op: Operation) -> ConcatenateKernel | None:
@@ -97,8 +112,8 @@ def _concatenation(op: Operation) -> ConcatenateKernel | None:
     if not rows or not all(sizes):
         return None
     row_bytes = tuple(size for size in sizes if size)
-    parts = tuple(Part(number, 0, size) for number, size in enumerate(row_bytes))
-    return ConcatenateKernel(rows, row_bytes, parts)
+    copies = tuple(CopiedBytes(number, 0, size) for number, size in enumerate(row_bytes))
+    return ConcatenateKernel(rows, row_bytes, copies)
 
 
 def _slice(op: Operation) -> ConcatenateKernel | None:
@@ -117,8 +132,8 @@ def _slice(op: Operation) -> ConcatenateKernel | None:
     if not row_bytes or not rows or starts[axis] == limits[axis]:
         return None
     step = row_bytes // shape[axis]
-    part = Part(0, starts[axis] * step, (limits[axis] - starts[axis]) * step)
-    return ConcatenateKernel(rows, (row_bytes,), (part,))
+    copied = CopiedBytes(0, starts[axis] * step, (limits[axis] - starts[axis]) * step)
+    return ConcatenateKernel(rows, (row_bytes,), (copied,))
 
 
 def _row_bytes(value: Value, axis: int) -> int | None:

@@ -54,6 +54,8 @@ Emerald Rapids. A copy of few activations is part of the same dispatch.)
 """
 _VIEW_CASTS = ("quant.scast", "subquant.scast")
 """Operations that write nothing."""
+_MOVEMENTS = ("stablehlo.concatenate", "stablehlo.reshape", "stablehlo.slice")
+"""Operations that copy or view the result of a kernel."""
 
 
 def call_int8(
@@ -322,7 +324,7 @@ class _Int8Call:
 
 def _has_one_use(value: Value) -> bool:
     """True if a computed value has one reader, whose operand the producing kernel may write."""
-    if isinstance(value.owner, ir.Block) or value.owner.operation.name == "stablehlo.reshape":
+    if isinstance(value.owner, ir.Block) or value.owner.operation.name in _MOVEMENTS:
         return False
     if value.owner.operation.name in _VIEW_CASTS:
         return _has_one_use(value.owner.operation.operands[0])
