@@ -216,6 +216,8 @@ def test_slices_of_bounded_tensors(device: Device | None, share: float) -> None:
         constants |= {f"b{number}.{n}": each for n, each in enumerate(bounds)}
         names = [f"b{number}.0", f"b{number}.1", "axes", f"b{number}.2"]
         nodes.append(node("Slice", ["indices", *names], [f"y{number}"]))
+    none = f"y{list(BOUNDS).index('none')}"
+    nodes.append(node("Slice", [none, "b0.0", "b0.1", "axes"], ["none of none"]))
     constants |= {"starts": [-3, 1], "ends": [7, 2], "both": [0, 1]}
     nodes.append(node("Slice", ["indices", "starts", "ends", "both"], ["y"]))
     outputs = {output.output[0]: "INT64" for output in nodes[len(SELECTED) :]}

@@ -61,6 +61,9 @@ def _take(table: AnyArray, indices: AnyArray, axis: int | None = None) -> Traced
         raise UnsupportedError("np.take without an axis from several axes cannot be traced")
     positions = traced_array(indices, np.dtype(np.int32))
     checked = checked_axis(axis or 0, source.ndim)
+    if not (source.shape[checked] or positions.size):  # StableHLO slices no axis without elements
+        shape = (*source.shape[:checked], *positions.shape, *source.shape[checked + 1 :])
+        return traced_constant(np.zeros(shape, source.element.dtype), source.element)
     return source._with(stablehlo.take(source.value, positions.value, checked))
 
 

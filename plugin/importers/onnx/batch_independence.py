@@ -3,19 +3,20 @@
 Every tensor that depends on a batched argument must have exactly one axis of the size of the batch,
 which two traces of the shapes show: a tensor without one is computed from several elements. Every
 node must also be known to keep the elements along that axis separate, which the shapes do not show:
-a Softmax along it has the same shapes. Nodes that are not known here are refused.
+a Softmax along it has the same shapes. Nodes that are not known here are refused, as are nodes with
+graphs (If, Loop, Scan) that read a batched tensor, and sequences of batched tensors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ...errors import Place, UnsupportedError
 from ...numerics.element_types import Array
 from ..batch_loop import is_alike_in_batches
-from .reading.model import Model, Node
+from .reading.model import Model, Node, Subgraph
 
 _Shape = tuple[int, ...]
 
@@ -64,11 +65,18 @@ def check_batch(
 
     for node in model.nodes:
         input_axes = {index: axes[name] for index, name in enumerate(node.inputs) if name in axes}
-        outputs = [name for name in node.outputs if name and not many[name].is_constant]
+        outputs = [
+            name for name in node.outputs if name and not (name in many and many[name].is_constant)
+        ]
         if not outputs:
             continue
-        for index, name in enumerate(node.inputs):
-            if (node.operator, index) in _SHAPE_INPUTS or name not in one:
+        captured = set(_captured_names(node))
+        operands = [
+            name for index, name in enumerate(node.inputs)
+            if (node.operator, index) not in _SHAPE_INPUTS
+        ]  # fmt: skip
+        for name in (*operands, *sorted(captured)):
+            if name not in one:
                 continue
             values = one[name].value, many[name].value
             if not (
@@ -77,8 +85,14 @@ def check_batch(
                 or is_alike_in_batches(values[0], values[1], batch)
             ):
                 raise refusal(f"{node} computes with '{name}', which depends on the batch")
-        if not input_axes:
+        is_batched = bool(input_axes) or not captured.isdisjoint(axes)
+        if not is_batched and all(
+            name not in many or one[name].shape == many[name].shape for name in outputs
+        ):
             continue
+        unknown = refusal(f"{node} is not known to compute each element of the batch alone")
+        if not captured.isdisjoint(axes) or any(name not in many for name in outputs):
+            raise unknown
         output_axes: dict[str, int] = {}
         for name in outputs:
             axis = _batch_axis(one[name].shape, many[name].shape, batch)
@@ -86,12 +100,23 @@ def check_batch(
                 raise refusal(f"{node} computes '{name}' of several elements of the batch")
             output_axes[name] = axis
         rule = _RULES.get(node.operator)
-        if rule is None or not rule(_BatchedNode(node, model, input_axes, many, output_axes)):
-            raise refusal(f"{node} is not known to compute each element of the batch alone")
+        context = _BatchedNode(node, model, input_axes, one, many, output_axes)
+        if not (rule(context) if is_batched and rule else node.operator in _COPYING):
+            raise unknown
         axes |= output_axes
     for output in model.outputs:
         if axes.get(output.name) != 0:
             raise refusal(f"the result '{output.name}' has no batch in its first dimension")
+
+
+def _captured_names(node: Node) -> Iterator[str]:
+    """Yield the names that the graphs of a node read, also those of tensors inside the graphs."""
+    for graph in node.attributes.values():
+        if isinstance(graph, Subgraph):
+            yield from graph.outputs
+            for inner in graph.nodes:
+                yield from filter(None, inner.inputs)
+                yield from _captured_names(inner)
 
 
 def _batch_axis(one: _Shape, many: _Shape, batch: int) -> int | None:
@@ -106,11 +131,16 @@ def _batch_axis(one: _Shape, many: _Shape, batch: int) -> int | None:
 
 @dataclass(frozen=True)
 class _BatchedNode:
-    """A node with the axes of the batch: of its inputs by number, of its results by name."""
+    """A node with the axes of the batch: of its inputs by number, of its results by name.
+
+    Args:
+        one, traces: all tensors, for a batch of one and for one of `batch_unlike_sizes`.
+    """
 
     node: Node
     model: Model
     input_axes: Mapping[int, int]
+    one: Mapping[str, TensorTrace]
     traces: Mapping[str, TensorTrace]
     output_axes: Mapping[str, int]
 
@@ -132,6 +162,19 @@ class _BatchedNode:
             batch_unlike_sizes(self.model) if a == axis else n if isinstance(n, int) else 1
             for a, n in enumerate(input_.shape or ())
         )
+
+    def elements(
+        self, traces: Mapping[str, TensorTrace], index: int, attribute: str
+    ) -> list[int] | None:
+        """Return the elements of a constant input, of an attribute if absent; None for others."""
+        name = self.node.inputs[index] if index < len(self.node.inputs) else ""
+        if name in self.model.constants:
+            return [int(n) for n in self.model.constants[name].data.reshape(-1)]
+        if name:
+            value = traces[name].value if name in traces else None
+            return None if value is None else [int(n) for n in value.reshape(-1)]
+        value = self.node.attributes.get(attribute)
+        return None if value is None else [int(n) for n in value]
 
     def attribute(self, name: str, default: int) -> int:
         """Return an integer attribute."""
@@ -199,13 +242,25 @@ def _concatenated(node: _BatchedNode) -> bool:
 
 
 def _sliced(node: _BatchedNode) -> bool:
-    """Slices keep the batch, in its order: no step is negative."""
+    """Slices have all elements of the batch, in their order, whatever its size."""
     if not _same_axes(node):
         return False
-    if len(node.node.inputs) < 5 or not node.node.inputs[4]:
+    has_steps = len(node.node.inputs) > 4 and bool(node.node.inputs[4])
+    starts, axes, steps = (
+        node.elements(node.traces, index, name)
+        for index, name in ((1, "starts"), (3, "axes"), (4, "steps"))
+    )
+    ends = [node.elements(traces, 2, "ends") for traces in (node.one, node.traces)]
+    if starts is None or None in ends or (has_steps and steps is None):
+        return False
+    rank, batch = len(node.shape(0)), batch_unlike_sizes(node.model)
+    axes = list(range(len(starts))) if axes is None else [axis % rank for axis in axes]
+    if node.input_axes[0] not in axes:
         return True
-    steps = node.model.constants.get(node.node.inputs[4])
-    return steps is not None and bool((steps.data > 0).all())
+    index = axes.index(node.input_axes[0])
+    end = [each[index] for each in ends if each is not None]
+    is_whole = min(end) >= _WITHOUT_END or end == [1, batch]
+    return starts[index] == 0 and is_whole and (steps is None or steps[index] == 1)
 
 
 def _from_axis(node: _BatchedNode, default: int = -1) -> bool:
@@ -262,6 +317,12 @@ def _recurrent(node: _BatchedNode) -> bool:
         results.get(name) == axis for name, axis in node.output_axes.items()
     )
 
+
+_WITHOUT_END = (1 << 31) - 1
+"""Slices that end here or later have all elements up to the last one."""
+
+_COPYING = frozenset(("Expand", "Tile"))
+"""Operators that copy a tensor without a batch for each element of the batch."""
 
 _SHAPE_INPUTS = {
     ("ConstantOfShape", 0), ("Expand", 1), ("Reshape", 1), ("Resize", 3), ("Slice", 2),
