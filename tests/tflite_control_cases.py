@@ -12,8 +12,8 @@ from tflite_cases import Case, Ends, Rng, quantized
 Shape = tuple[int, ...]
 
 
-def counted(graph: Graph, rng: Rng, dtype: str) -> Ends:
-    """A loop over a counter and a value, which is added to itself or doubled."""
+def counted(graph: Graph, rng: Rng, dtype: str, *, is_over: bool = False) -> Ends:
+    """A loop over a counter and a value, which is doubled; of no iteration if it `is_over`."""
     shape, limit = (2, 5), int(rng.integers(1, 7))
     parameters = None
     if dtype == "int8":
@@ -29,7 +29,7 @@ def counted(graph: Graph, rng: Rng, dtype: str) -> Ends:
     )
     _, [changed] = body.apply("ADD", [value, value], [tensor], "AddOptions")
     second = graph.called(body, [count, value], [following, changed])
-    start = np.array(rng.integers(-1, 3), np.int32)
+    start = np.array(limit if is_over else rng.integers(-1, 3), np.int32)
     return graph.apply(
         "WHILE", [start, tensor], [counter, tensor], "WhileOptions",
         condSubgraphIndex=first, bodySubgraphIndex=second,
@@ -88,6 +88,7 @@ def composite(graph: Graph, rng: Rng, dtype: str) -> Ends:
 
 CASES: dict[str, Case] = {
     **{f"WHILE-{t}": partial(counted, dtype=t) for t in ("float32", "int8")},
+    "WHILE-over-float32": partial(counted, dtype="float32", is_over=True),
     "WHILE-until-float32": measured,
     **{f"IF{'-known' if known else ''}-{t}": partial(chosen, dtype=t, known=known)
        for known in (False, True) for t in ("float32", "int8")},

@@ -119,7 +119,13 @@ class Graph(ABC):
         values = self._scope | _operands(graph.constants.values())
         for name, operand in zip(graph.inputs, inputs, strict=True):
             values[name] = Operand(operand.type, operand.value, name)
-        self._compute(graph.nodes, values)
+        own = {*graph.constants, *graph.inputs}
+        around = self._producers  # names of one graph may have other values in the next one
+        self._producers = {name: node for name, node in around.items() if name not in own}
+        try:
+            self._compute(graph.nodes, values)
+        finally:
+            self._producers = around
         return [values[name] for name in graph.outputs]
 
     def shared(
@@ -136,19 +142,26 @@ class Graph(ABC):
     ) -> None:
         """Compute nodes in order, and add their results to the values."""
         outer_scope, self._scope = self._scope, values
-        for node in nodes:
-            operands = [values[name] if name else None for name in node.inputs]
-            # Infinities and NaN are results of IEEE 754, of which NumPy warns.
-            with self._node_context(node), np.errstate(all="ignore"):
-                results = zip(node.outputs, self._computed(node, operands), strict=False)
-                for name, operand in results:
-                    if not name:
-                        continue
-                    self._producers[name] = node
-                    values[name] = Operand(operand.type, operand.value, name)
-                    if on_tensor is not None and operand.type not in _NO_TENSORS:
-                        on_tensor(name, self._array(values[name]))
-        self._scope = outer_scope
+        try:
+            for node in nodes:
+                self._compute_node(node, values, on_tensor)
+        finally:  # a loop is tried in other forms where its body is refused
+            self._scope = outer_scope
+
+    def _compute_node(
+        self, node: Node, values: dict[str, Operand], on_tensor: _OnTensor | None
+    ) -> None:
+        operands = [values[name] if name else None for name in node.inputs]
+        # Infinities and NaN are results of IEEE 754, of which NumPy warns.
+        with self._node_context(node), np.errstate(all="ignore"):
+            results = zip(node.outputs, self._computed(node, operands), strict=False)
+            for name, operand in results:
+                if not name:
+                    continue
+                self._producers[name] = node
+                values[name] = Operand(operand.type, operand.value, name)
+                if on_tensor is not None and operand.type not in _NO_TENSORS:
+                    on_tensor(name, self._array(values[name]))
 
     def _array(self, operand: Operand) -> AnyArray:
         value = operand.value
@@ -231,9 +244,10 @@ class Graph(ABC):
             body = function_body(call, arrays)
             if body is not None:
                 outer_opset, self._opset = self._opset, newest_opset()
-                results = self.inner(*body)
-                self._opset = outer_opset
-                return results
+                try:
+                    return self.inner(*body)
+                finally:
+                    self._opset = outer_opset
             if all(operand is None or operand.is_constant for operand in arrays):
                 return list(evaluated(call, arrays))
         advice = ""

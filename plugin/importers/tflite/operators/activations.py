@@ -117,8 +117,9 @@ def gelu(call: Call) -> AnyArray:
         return half * x * (_ONE + tanh(root * (x + cubic * x * x * x)))
 
     def exact(x: Array) -> Array:
-        halves = [math.erfc(-each * math.sqrt(0.5)) / 2 for each in x.reshape(-1).tolist()]
-        return np.array(halves, np.float32).reshape(x.shape) * x
+        angles = x * np.float32(-math.sqrt(0.5))
+        tails = [math.erfc(each) for each in angles.reshape(-1).tolist()]
+        return half * x * np.array(tails, np.float32).reshape(x.shape)
 
     if call.options.approximate:
         return approximate(operand.value) if operand.is_float else apply_by_table(call, approximate)

@@ -99,6 +99,8 @@ def while_(call: Call) -> list[AnyArray]:
     """Import WHILE as a loop in the program."""
     options, (operands, tensors) = call.options, _operands(call)
     values = list(map(call.context.materialize, operands, tensors))
+    body_index = options.body_subgraph_index
+    call.context.inputs_and_outputs(body_index)  # raises for a missing subgraph
 
     def condition(*values: AnyArray) -> AnyArray:
         results = _run(call, options.cond_subgraph_index, values, tensors)
@@ -107,7 +109,7 @@ def while_(call: Call) -> list[AnyArray]:
         return results[0].reshape(())
 
     def body(*values: AnyArray) -> list[AnyArray]:
-        return _run(call, options.body_subgraph_index, values, tensors, tensors)
+        return _run(call, body_index, values, tensors, tensors)
 
     results = repeat_while(condition, body, values)
     return _transfer_all(call, results, tensors, call.operator.outputs)
