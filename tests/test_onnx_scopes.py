@@ -1,4 +1,4 @@
-"""Names in graphs of nodes: what is visible where, also after a form of a loop was refused."""
+"""Visibility of names in graphs of nodes, also after a form of a loop was refused."""
 
 from __future__ import annotations
 

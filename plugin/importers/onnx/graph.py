@@ -119,13 +119,13 @@ class Graph(ABC):
         values = self._scope | _operands(graph.constants.values())
         for name, operand in zip(graph.inputs, inputs, strict=True):
             values[name] = Operand(operand.type, operand.value, name)
-        own = {*graph.constants, *graph.inputs}
-        around = self._producers  # names of one graph may have other values in the next one
-        self._producers = {name: node for name, node in around.items() if name not in own}
+        own = {*graph.constants, *graph.inputs}  # which may be computed in another graph
+        outer_producers = self._producers
+        self._producers = {name: node for name, node in outer_producers.items() if name not in own}
         try:
             self._compute(graph.nodes, values)
         finally:
-            self._producers = around
+            self._producers = outer_producers
         return [values[name] for name in graph.outputs]
 
     def shared(
