@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from bare_iree import CPU_FLAGS, FIXED, assert_refused, compile_bare
+from bare_iree import CPU_FLAGS, FIXED, compile_bare
 from devices import ON_DEVICES, compile_for, main_of, run
 from subquant.errors import ExecutionError
 from subquant.runtime import Device, DeviceArray, Executable, Function
@@ -233,42 +233,6 @@ def test_a_constant_beside_an_argument_of_a_block(cpu: Device) -> None:
     assert count == 2
     np.testing.assert_array_equal(b, z + 2 * y)
     np.testing.assert_array_equal(c, z + y)
-
-
-UNREAD = """
-func.func @main(%x: tensor<4xi32>, %y: tensor<4xi32>, %n: tensor<i32>, %p: tensor<i1>)
-    -> (tensor<4xi32>, tensor<4xi32>) {
-  %zero = stablehlo.constant dense<0> : tensor<i32>
-  %one = stablehlo.constant dense<1> : tensor<i32>
-  %r:3 = stablehlo.while(%k = %zero, %a = %x, %b = %y)
-      : tensor<i32>, tensor<4xi32>, tensor<4xi32>
-  cond {
-    %q = stablehlo.compare LT, %k, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
-    %goes = stablehlo.and %q, %p : tensor<i1>
-    stablehlo.return %goes : tensor<i1>
-  } do {
-    %m = stablehlo.add %k, %one : tensor<i32>
-    %double = stablehlo.add %b, %b : tensor<4xi32>
-    stablehlo.return %m, %double, %b : tensor<i32>, tensor<4xi32>, tensor<4xi32>
-  }
-  return %r#1, %r#2 : tensor<4xi32>, tensor<4xi32>
-}
-"""
-
-
-@ON_DEVICES
-def test_a_tensor_that_no_iteration_reads(device: Device, device_name: str) -> None:
-    x, y = np.arange(4, dtype=np.int32), np.arange(7, 11, dtype=np.int32)
-    main = main_of(UNREAD, device)
-    for count, goes in ((0, True), (3, True), (3, False)):
-        a, b = main(x, y, np.int32(count), np.array(goes))
-        np.testing.assert_array_equal(a, 2 * y if count and goes else x)
-        np.testing.assert_array_equal(b, y)
-
-
-def test_iree_still_refuses_a_tensor_that_no_iteration_reads() -> None:
-    message = b"region branch point has 4 operands, but region successor needs 2 inputs"
-    assert_refused(UNREAD, message, "iree_workarounds/unread_carries.py, and its use")
 
 
 ONCE = """

@@ -61,14 +61,30 @@ _REMAINDER_STRATEGY_FLAG = "iree-llvmcpu-vector-pproc-strategy"
 """The flag of the strategy for remainder loops: peel or mask."""
 _HOISTING_FLAG = "iree-opt-const-expr-hoisting"
 """The flag of computing constant expressions before the first call."""
-_MULTI_USE_FUSION_FLAG = "iree-dispatch-creation-fuse-multi-use"
-"""The flag of fusion with an operation whose result has other users too."""
-_LESS_FUSION_ERRORS = (
-    b"exceeded stack allocation limit",
-    b"write affecting operations on global resources are restricted",
+_BRANCHES_FLAG = "--iree-preprocessing-pass-pipeline=builtin.module(util.func(convert-scf-to-cf))"
+"""The flag that replaces structured loops by branches between blocks."""
+_REMEDIES = (
+    (
+        "--iree-dispatch-creation-fuse-multi-use=false",
+        (
+            b"exceeded stack allocation limit",
+            b"write affecting operations on global resources are restricted",
+        ),
+    ),
+    (
+        _BRANCHES_FLAG,
+        (
+            b"maximum iteration count exceeded in fixed point pipeline",
+            b"region branch point has",
+            b"failed to legalize unresolved source materialization",
+        ),
+    ),
 )
-"""Parts of the messages about dispatches that IREE compiles without this fusion."""
+"""Flags, each with parts of the messages about modules that IREE compiles with it."""
 
+
+_WHILE = b"while\0"
+"""The name of ``while`` loops in bytecode."""
 
 VERIFIES_EACH_PASS = False
 """True to have IREE's compiler verify a module after each of its passes in all attempts."""
@@ -90,11 +106,15 @@ def run_iree(
     intermediate tensors there if it fuses a reduction with an operation whose result is returned,
     or read by another dispatch, too: a residual sum and its layer norm, for 128x384 and more. It
     also refuses some dispatches with several results, for example if a model returns all tensors. A
-    module that is refused for either reason is compiled again without these fusions
-    (`_MULTI_USE_FUSION_FLAG`).
+    module that is refused for either reason is compiled again without these fusions.
+
+    IREE 3.13 refuses a ``while`` loop, or crashes, if the loop yields fewer tensors than it carries
+    once unneeded ones are removed (ConvertToStream assumes the same types), or if a pass adds a
+    wait that another pass removes (ElideTimepoints). The module is compiled again with branches
+    instead of structured loops. `_REMEDIES` has the flags of both.
 
     A session verifies the module after each pass in the last attempt only, whose messages count
-    (`subquant.iree_hooks.session`).
+    (`subquant.iree_hooks.session`), and in all attempts if the module has a ``while`` loop.
 
     Args:
         reproducer: the file for the module if IREE fails; by default ``subquant.reproducer.mlir``
@@ -123,20 +143,29 @@ def run_iree(
     if not (hoists_constants or any(_HOISTING_FLAG in flag for flag in flags)):
         attempts.insert(0, [f"--{_HOISTING_FLAG}=false", *attempts[0]])
     verification = [session.VERIFY_FLAG] if uses_session(options) else []
-    if VERIFIES_EACH_PASS:
+    if VERIFIES_EACH_PASS or _WHILE in bytecode:
         attempts = [[*verification, *each] for each in attempts]
     elif verification:
         attempts.append([*verification, *attempts[-1]])
     for each in attempts:
         result = _run_compiler(files, options, workers, each)
-        needs_less_fusion = any(message in result.stderr for message in _LESS_FUSION_ERRORS)
-        if needs_less_fusion and not any(_MULTI_USE_FUSION_FLAG in flag for flag in each):
-            result = _run_compiler(
-                files, options, workers, [f"--{_MULTI_USE_FUSION_FLAG}=false", *each]
-            )
+        while (remedy := _remedy(result, each)) is not None:
+            each = [remedy, *each]
+            result = _run_compiler(files, options, workers, each)
         if result.status == 0 and result.output is not None:
             return result.output
     raise _compiler_error(bytecode, options, reproducer, result)
+
+
+def _remedy(result: CommandResult, flags: Sequence[str]) -> str | None:
+    """The flag with which IREE may compile a module that it refused; None if there is none."""
+    for flag, messages in _REMEDIES:
+        is_refused = any(message in result.stderr for message in messages)
+        if is_refused or (result.status < 0 and flag == _BRANCHES_FLAG):
+            name = flag.partition("=")[0]
+            if not any(each.startswith(name) for each in flags):
+                return flag
+    return None
 
 
 def _run_compiler(

@@ -72,7 +72,6 @@ from .select_and_scatter import expand_select_and_scatter
 from .special_values import ARCTANGENTS, SPECIAL, expand_arctangent, expand_special
 from .stable_sort import stabilize_sort, use_all_results
 from .summed_squares import separate_squares
-from .unread_carries import WHILE_LOOPS, read_carried
 from .unsigned_integers import bits_as, is_unsigned, reduce_window_of_bits, signless
 from .unsigned_multiplicands import widen_multiplicands
 from .updates_in_place import UPDATES, separate_updated
@@ -136,8 +135,7 @@ class ExpandStablehlo(ModulePass):
             steps.append(dict.fromkeys(ROUNDINGS, round_by_addition))
         if self.separate_squares:
             steps.append({"stablehlo.reduce": separate_squares})
-        steps += [_COUNTED_LOOPS, _IN_PLACE, dict.fromkeys(WHILE_LOOPS, read_carried)]
-        steps += [dict.fromkeys(CARRIES, separate_buffers), _UPDATES]
+        steps += [_COUNTED_LOOPS, _IN_PLACE, dict.fromkeys(CARRIES, separate_buffers), _UPDATES]
         steps.append(dict.fromkeys(DIVISIONS, check_divisor))
         is_changed = write_float8(module)
         is_changed |= round_quantization(module)

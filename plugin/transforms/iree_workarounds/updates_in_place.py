@@ -12,7 +12,7 @@ IREE does not recompute a computation that reads a buffer. So an updated computa
 a flag that IREE cannot fold, one flag for each update::
 
     %hidden = "util.optimization_barrier"(%true) : (i1) -> i1
-    %flag = tensor.from_elements %hidden : tensor<i1>
+    %flag = linalg.fill ins(%hidden : i1) outs(%empty : tensor<i1>) -> tensor<i1>
     %own = stablehlo.select %flag, %iota, %zeros : tensor<i1>, tensor<9xi32>
     %sorted:2 = "stablehlo.sort"(%x, %own) ({...})
 
@@ -150,7 +150,8 @@ def select_opaquely(value: Value, other: Value) -> Value:
     true = emit.Scalars().known(1, BOOL).value
     # IREE would merge StableHLO's barriers; for a tensor the host would wait.
     hidden = emit.value("util.optimization_barrier", [true], true.type)
-    flag = linalg.from_elements([hidden], tensor_type([], true.type))
+    # A dispatch may hold the fill, but not `tensor.from_elements` of a boolean.
+    flag = linalg.filled([], hidden)
     return emit.value("stablehlo.select", [flag, value, other], value.type)
 
 
