@@ -173,6 +173,8 @@ def _is_elementwise(op: Operation, is_f32: bool) -> bool:
         return False
     if None not in elements and not any(each.is_float for each in elements if each):
         return not is_f32
+    if is_f32 and op.name in ("stablehlo.compare", "stablehlo.select"):
+        return set(elements) == {BOOL, F32} and len({value.type.rank for value in values}) == 1
     if is_f32 or op.name not in ("stablehlo.convert", "stablehlo.round_nearest_even"):
         return op.name in _F32_OPERATIONS and all(each == F32 for each in elements)
     return F32 in elements and all(each in (F32, I32, I8, U8) for each in elements)

@@ -83,6 +83,7 @@ from ..base import UNCHANGED, ModulePass, is_public, named, producer_named
 from ..quantization.math.contraction import Contraction
 from ..quantization.math.differences import raise_differences
 from ..quantization.math.zero_points import correct_zero_points
+from .channels_last import pool_channels_last
 from .normalize_convolutions import normalize_convolutions
 from .prepack_arguments import clone_for_prepacking, is_computed_from_argument
 
@@ -185,6 +186,8 @@ class _Selection:
         for op in reversed(candidates):
             self._select(op, is_clone=op.block in cloned)
         kernels.merge_equal_calls()
+        if not self._is_gpu:
+            pool_channels_last(module)
         fuses = not self._is_gpu and options.fuse_below_macs > 0
         if fuses and options.rounding == "nearest-even":
             fuse_elementwise(kernels, self._target.lanes)
