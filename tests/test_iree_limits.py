@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -227,29 +226,6 @@ def test_shared_fusions_still_exceed_the_stack() -> None:
 def test_a_window_without_axes_is_compiled(cpu: Device) -> None:
     text = reduce_window((), (), "window_dimensions = array<i64>", "f32")
     assert compile_for(text, cpu).main(np.float32(2.5), np.float32(0)) == 2.5
-
-
-RESOURCE = """
-func.func @main(%x: tensor<4xbf16>) -> tensor<4xbf16> {
-  %c = stablehlo.constant dense_resource<weight> : tensor<4xbf16>
-  %y = stablehlo.multiply %x, %c : tensor<4xbf16>
-  return %y : tensor<4xbf16>
-}
-{-# dialect_resources: { builtin: { weight: "0x02000000C03F204060C0003E" } } #-}
-"""
-
-
-@ON_DEVICES
-def test_a_small_resource_of_bf16(device: Device) -> None:
-    x = np.array([1, -2, 4, 8], ml_dtypes.bfloat16)
-    got = compile_for(RESOURCE, device).main(x)
-    expected = np.array([1.5, -5, -14, 1], ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(np.asarray(got).view(np.uint16), expected.view(np.uint16))
-
-
-def test_a_small_resource_of_bf16_is_still_refused() -> None:
-    message = b"all of {value, result} have same type"
-    assert_refused(RESOURCE, message, "_write_elements in fold-constants")
 
 
 GATHER_FROM_A_SLICE = """

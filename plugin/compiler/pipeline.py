@@ -246,6 +246,7 @@ def compile_pipeline(
     }
     instructions = _instructions(options)
     steps: list[Step] = [
+        ("inline-resources", {}),
         ("legalize-torch", {}),
         ("verify-quantization", {}),
         # Ahead of the passes that lower TOSA to linalg: its remarks name the user's operations.

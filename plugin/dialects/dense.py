@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from ..core._mlir import Operation, Value, ir
+from ..errors import VerificationError
 from ..numerics.element_types import Array, DType, ElementType
 from ..numerics.packed_integers import wrapped
 from ..numerics.small_floats import FLOAT8_FORMATS
@@ -93,26 +94,56 @@ def dense_of_array(array: Array, element: ir.Type) -> ir.DenseElementsAttr:
 
 _RESOURCE = re.compile(r'^ +(?:\w+|"[^"]*"): "0x[0-9A-Fa-f]{8}([0-9A-Fa-f]*)"$', re.MULTILINE)
 """A resource as it is printed: four bytes of alignment, and its own."""
+_NAME_OF_RESOURCE = re.compile(r"dense_resource<([^>]*)>")
 
 
-def elements_of_resource(op: Operation) -> ir.DenseElementsAttr | None:
-    """Return the elements of a constant ``dense_resource``; None for another attribute.
+def resource_of(op: Operation) -> ir.DenseResourceElementsAttr | None:
+    """Return the resource that a constant is; None for a constant with elements of its own."""
+    attribute = op.attributes["values" if op.name == "tosa.const" else "value"]
+    if isinstance(attribute, ir.DenseElementsAttr):
+        return None
+    try:
+        return ir.DenseResourceElementsAttr(attribute)
+    except ValueError:
+        return None  # sparse elements
 
-    The bindings give no access to a resource. It is printed with a module that refers to it: call
-    this for a small one.
+
+def elements_of_resource(op: Operation, type_: ir.ShapedType) -> ir.DenseElementsAttr:
+    """Return the elements of a constant of a type that is a resource.
+
+    The bindings give no access to a resource. It is printed in a module that refers to it alone.
+
+    Raises:
+        VerificationError: there is no such resource, or it has another size.
     """
     with op.context, ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             op.clone()
-        match = _RESOURCE.search(module.operation.get_asm())
-        if match is None:
-            return None
-        type_ = op.results[0].type
-        data = np.frombuffer(bytes.fromhex(match.group(1)), np.uint8)
-        elements = data.reshape(max(1, math.prod(type_.shape)), -1)
-        if (elements == elements[:1]).all():
-            data = elements[0]  # a buffer of one element is a splat
+        text = module.operation.get_asm()
+    match, name = _RESOURCE.search(text), _NAME_OF_RESOURCE.search(text)
+    assert name is not None
+    if match is None:
+        raise VerificationError(
+            f"has the resource '{name.group(1)}', which the module does not contain; print it with "
+            "its resources (without --mlir-elide-resource-strings-if-larger)",
+            op,
+        )
+    data = np.frombuffer(bytes.fromhex(match.group(1)), np.uint8)
+    element = type_.element_type
+    is_complex = isinstance(element, ir.ComplexType)
+    width = 2 * element.element_type.width if is_complex else element.width
+    count, size = math.prod(type_.shape), -(-width // 8)
+    if len(data) != count * size:
+        raise VerificationError(
+            f"has the resource '{name.group(1)}' of {len(data)} bytes; '{type_}' has "
+            f"{count * size} bytes",
+            op,
+        )
+    elements = data.reshape(count, size)
+    if count and (elements == elements[:1]).all():
+        data = elements[0]  # a buffer of one element is a splat
+    with op.context:
         return ir.DenseElementsAttr.get(np.ascontiguousarray(data), type=type_)
 
 

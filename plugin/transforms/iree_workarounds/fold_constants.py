@@ -8,9 +8,7 @@ weights that is a quarter of the time of a compilation (UltraFace in 8 bits: 12.
 Folded are conversions to a type that holds every value of the other, `transpose`, `reshape`, and
 barriers, in any order. By IREE's rule a constant may grow by 1 MiB; one that would grow more is
 converted where it is used. The weights of convolutions are laid out as IREE's loops read
-them, which IREE would do by a transposition. Constants without uses are erased. Resources of
-bf16 of at most 256 bytes become dense elements: IREE 3.13 copies those constants into dispatches
-for CPUs, and converts their type to f32 and not the resource.
+them, which IREE would do by a transposition. Constants without uses are erased.
 
 Before::
 
@@ -33,10 +31,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
-from ...dialects.dense import elements_of_resource
 from ...emit import linalg
 from ...emit.constant_evaluation import replace_by_constant
-from ...emit.operation import byte_size, erase_unused, is_used
+from ...emit.operation import erase_unused, is_used
 from ...emit.stablehlo import transpose
 from ...errors import Remark
 from ...numerics.element_types import ElementType
@@ -47,13 +44,6 @@ MAX_CONSTANT_GROWTH_BYTES = 1 << 20
 
 Source: the default of IREE 3.13's ``--iree-opt-const-expr-max-size-increase-threshold``; the two
 must agree.
-"""
-
-_MAX_INLINED_BYTES = 1 << 8
-"""Bytes of a constant that IREE copies into dispatches, at most.
-
-Source: the default of IREE 3.13's ``--iree-flow-inline-constants-max-byte-length``; the two must
-agree.
 """
 
 _CONSTANT = "stablehlo.constant"
@@ -68,27 +58,11 @@ class FoldConstants(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
-        changes = [_write_elements(op) for op in named(module, _CONSTANTS)]
         convolutions = named(module, ["stablehlo.convolution"])
-        changes += [_lay_out_weights(op) for op in convolutions]
+        changes = [_lay_out_weights(op) for op in convolutions]
         changes += [_fold(op) for op in named(module, _FOLDED)]
         changes += [_erase_unused_constant(op) for op in named(module, _CONSTANTS)]
         return None if any(changes) else UNCHANGED
-
-
-def _write_elements(op: Operation) -> bool:
-    """Write a resource of bf16 that IREE copies into dispatches as dense elements."""
-    attribute, type_ = op.attributes["value"], op.results[0].type
-    is_dense = isinstance(attribute, ir.DenseElementsAttr)
-    if is_dense or not isinstance(type_, ir.RankedTensorType):
-        return False
-    if not isinstance(type_.element_type, ir.BF16Type) or byte_size(type_) > _MAX_INLINED_BYTES:
-        return False
-    elements = elements_of_resource(op)
-    if elements is None:
-        return False
-    op.attributes["value"] = elements
-    return True
 
 
 def _lay_out_weights(op: Operation) -> bool:

@@ -25,7 +25,7 @@ from ...core._mlir import (
     register_upstream_passes,
     translate_errors,
 )
-from ...dialects.dense import elements_of_resource
+from ...dialects.dense import elements_of_resource, resource_of
 from ...errors import Remark, UnsupportedError
 from ..base import UNCHANGED, ModulePass, named, producer_named, walk
 from .constant_arithmetic import fold_constant_arithmetic
@@ -163,8 +163,8 @@ class LegalizeTorch(ModulePass):
         erase_identities(module)
         order_sorts(module)
         for op in named(module, ["stablehlo.constant"]):
-            if not isinstance(op.attributes["value"], ir.DenseElementsAttr):
-                op.attributes["value"] = elements_of_resource(op) or op.attributes["value"]
+            if (resource := resource_of(op)) is not None:
+                op.attributes["value"] = elements_of_resource(op, resource.type)
         write_bytes(module)
         fold_constant_unpacking(module)
         narrow_convolutions(module)

@@ -54,15 +54,3 @@ func.func @unused() {
   %d = arith.constant dense<3> : tensor<2xi8>
   return
 }
-
-// A small resource of bf16 becomes elements, one of f16 stays.
-// CHECK-LABEL: func.func @resources
-// CHECK: stablehlo.constant dense<[1.500000e+00, 2.500000e+00]> : tensor<2xbf16>
-// CHECK: stablehlo.constant dense_resource<narrow> : tensor<2xf16>
-func.func @resources() -> (tensor<2xbf16>, tensor<2xf16>) {
-  %0 = stablehlo.constant dense_resource<brain> : tensor<2xbf16>
-  %1 = stablehlo.constant dense_resource<narrow> : tensor<2xf16>
-  return %0, %1 : tensor<2xbf16>, tensor<2xf16>
-}
-
-{-# dialect_resources: { builtin: { brain: "0x02000000C03F2040", narrow: "0x02000000003E0041" } } #-}
