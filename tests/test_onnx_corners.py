@@ -14,7 +14,7 @@ from onnx import helper
 
 from devices import ON_DEVICES
 from onnx_models import MICROSOFT, computed, model, ms, node
-from onnx_runtime import run_onnx_runtime
+from onnx_runtime import check, run_onnx_runtime
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import InputError, UnsupportedError
@@ -267,6 +267,29 @@ def test_empty_quantized_tensors_are_compiled(
     function = Executable(compile_to_bytes(proto.SerializeToString()), cpu).main
     result = np.asarray(function(*arguments.values()))
     assert (result.shape, result.dtype) == (shape, expected.dtype)
+
+
+def requantized(type_name: str, shape: tuple[int, ...], device: Device) -> None:
+    """Compare a tensor that is quantized once more, and a function of it, with ONNX Runtime."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s"], ["a"]),
+        helper.make_node("QuantizeLinear", ["a", "t", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "t", "z"], ["d"]),
+        helper.make_node("Max", ["d", "m"], ["y"]),
+    ]
+    zero = helper.make_tensor("z", getattr(onnx.TensorProto, type_name), [], [2])
+    constants = {"s": np.float32(0.1), "t": np.float32(0.7), "z": zero, "m": np.float32(0.25)}
+    inputs = {"x": np.full(shape, 77, np.int8)}
+    check(model(nodes, inputs, {"y": ("FLOAT", shape)}, constants), inputs, device)
+
+
+@pytest.mark.parametrize("type_name", ["INT4", "UINT4"])
+def test_storage_of_4_bits_that_integers_compute_has_bytes(type_name: str, cpu: Device) -> None:
+    requantized(type_name, (2, 3), cpu)
+
+
+def test_a_tensor_without_axes_is_requantized(cpu: Device) -> None:
+    requantized("INT8", (), cpu)
 
 
 @ON_DEVICES

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx.helper import make_node as node
 
-from onnx_models import computed, end, model
+from onnx_models import computed, end, model, text_of
 from onnx_runtime import check
-from subquant.errors import UnsupportedError
+from subquant.errors import InputError, UnsupportedError
 from subquant.runtime import Device
 
 CONSTANTS = {"two": np.int64(2), "true": np.array(True), "first": np.array([0]),
@@ -85,3 +85,15 @@ def test_the_bound_of_a_loop_is_that_of_its_own_number() -> None:
     check(proto, {"k": k}, None)
     with pytest.raises(UnsupportedError, match="needs tensor 'n' to be constant, or the Min"):
         computed(proto, Device("llvm-cpu"), k)
+
+
+def test_a_constant_of_a_branch_with_the_name_of_an_outer_one_is_refused() -> None:
+    """ONNX forbids it, and ONNX Runtime reads the outer one."""
+    branches = [graph(name, [node("Add", ["x", "k"], [name])], [], [(name, "FLOAT")])
+                for name in ("then", "else")]  # fmt: skip
+    branches[1].initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "k"))
+    nodes = [node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])]
+    inputs = {"x": ("FLOAT", (3,)), "c": ("BOOL", ())}
+    proto = model(nodes, inputs, {"y": "FLOAT"}, {"k": np.zeros(3, np.float32)})
+    with pytest.raises(InputError, match=r"node 0 \(If\), else_branch: has a constant .* 'k'"):
+        text_of(proto)

@@ -21,7 +21,7 @@ from ....emit import casts
 from ....emit.traced_arrays import traced, traced_array
 from ....numerics.array_functions import convert, is_known
 from ....numerics.block_form import quantize
-from ....numerics.element_types import I32, AnyArray, Array
+from ....numerics.element_types import I32, AnyArray, Array, ElementType
 from ....numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ....numerics.requantization import Term, requantize
 from ..reading.model import element_of
@@ -68,7 +68,7 @@ def _as_operation(
         return None
     terms = []
     for term in total.terms:
-        factor = exact_doubles(term.factor * int(signs[0]))
+        factor = exact_doubles(np.asarray(term.factor * int(signs[0]), object))
         if factor is None:
             return None
         value = traced_array(np.broadcast_to(term.value, total.shape))
@@ -88,7 +88,8 @@ def _as_operation(
     result = casts.requantize(
         casts.ScaledSum(tuple(terms)), target, zero_points_after_rounding=True
     )
-    stored: AnyArray = traced(result, element_of(type_))
+    element = element_of(type_)
+    stored = convert(traced(result, element), ElementType.of_dtype(element.dtype))  # bytes for i4
     if total.is_unbounded:
         return stored
     rank = len(total.shape)

@@ -220,6 +220,11 @@ class _ModelReader(TensorReader):
                     raise self.error(f"{node} reads {quoted(name)}, which nothing computed before")
             for key, graph in node.attributes.items():
                 if isinstance(graph, Subgraph):
+                    for name in sorted(known.intersection(graph.constants)):
+                        raise self.error(
+                            f"{node}, {key}: has a constant of the name {quoted(name)}, which the "
+                            "graph around it has, too; give each a name of its own"
+                        )
                     names = {*known, *graph.constants, *graph.inputs}
                     self._check_names(names, graph.nodes, graph.outputs, f"{node}, {key}: ")
             for name in filter(None, node.outputs):
