@@ -62,7 +62,7 @@ def batched(nodes: list[Any], opset: int = 21) -> onnx.ModelProto:
         "first": np.array([0]), "second": np.array([1]), "four": np.array([4]), "two": np.int64(2),
         "whole": np.array([END]), "some": np.array([15]), "last": np.array([-15]),
         "true": np.array(True), "zero": np.int64(0), "row": np.zeros((1, 4), np.float32),
-        "rows": np.zeros((2, 4), np.float32),
+        "rows": np.zeros((2, 4), np.float32), "token": np.arange(4, dtype=np.float32)[None],
     }  # fmt: skip
     return model(nodes, inputs, {"y": "FLOAT"}, constants, opset)
 
@@ -101,8 +101,9 @@ def test_first_rows_of_older_operator_sets_are_refused() -> None:
 
 def test_slices_of_the_whole_batch_and_copies_for_each_element(cpu: Device) -> None:
     proto = batched(
-        [*SIZES, node("Concat", ["x", "copies"], ["both"], axis=1),
-         node("Slice", ["both", "first", "whole", "first"], ["all"]),
+        [*SIZES, node("Expand", ["token", "shape"], ["tokens"]),
+         node("Concat", ["x", "copies", "tokens"], ["parts"], axis=1),
+         node("Slice", ["parts", "first", "whole", "first"], ["all"]),
          node("Slice", ["all", "first", "count", "first"], ["rows of all"]),
          node("Slice", ["rows of all", "second", "whole", "second"], ["y"])]
     )  # fmt: skip

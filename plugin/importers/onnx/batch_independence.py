@@ -176,6 +176,14 @@ class _BatchedNode:
         value = self.node.attributes.get(attribute)
         return None if value is None else [int(n) for n in value]
 
+    def copied_axis(self, index: int) -> int | None:
+        """Return the axis along which a computed input has a copy for each element, if any."""
+        name = self.node.inputs[index]
+        if name not in self.one:
+            return None
+        shapes = self.one[name].shape, self.traces[name].shape
+        return _batch_axis(*shapes, batch_unlike_sizes(self.model))
+
     def attribute(self, name: str, default: int) -> int:
         """Return an integer attribute."""
         value = self.node.attributes.get(name, default)
@@ -231,13 +239,14 @@ def _transposed(node: _BatchedNode) -> bool:
 
 
 def _concatenated(node: _BatchedNode) -> bool:
-    """Every operand has the batch on the axis of the result."""
+    """Every operand has the batch on the axis of the result, or is a constant copied along it."""
     axes, operator = set(node.input_axes.values()), node.node.operator
     operands = [
         index for index, name in enumerate(node.node.inputs)
         if name and not (operator.endswith("QLinearConcat") and (index < 2 or index % 3 != 2))
     ]  # fmt: skip
-    has_batch = all(index in node.input_axes for index in operands)
+    has_batch = all(index in node.input_axes or node.copied_axis(index) in axes
+                    for index in operands)  # fmt: skip
     return len(axes) == 1 and node.result_axes == axes and has_batch
 
 
