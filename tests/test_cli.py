@@ -156,7 +156,7 @@ def test_opt_verifies_diagnostics() -> None:
 @pytest.mark.parametrize(
     ("passes", "message"),
     [
-        ("none", "no pass is named 'none'; expected a C++ pass or one of: inline-resources, "),
+        ("none", "no pass is named 'none'; expected a C++ pass or one of: legalize-constants, "),
         ("cse{x=1}", "pass 'cse{x=1}' cannot be created: "),
         ("lower-quant-casts{x=1}", "pass 'lower-quant-casts' has no option 'x=1'"),
         ("cse,", "expected the name of a pass after ',' in 'cse,'"),

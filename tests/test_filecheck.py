@@ -218,7 +218,7 @@ _ATTRIBUTES_ONLY = ("check-hand-off", "estimate-work", "pack-narrow-storage")
 _UNCHANGED_WITHOUT_WORK = frozenset(re.findall(r"[\w-]+", """
     box-half-scalars canonicalize-reductions check-hand-off convert-quantized-to-storage
     convert-tosa-to-storage correct-zero-points expand-stablehlo fold-constant-casts fold-constants
-    fuse-block-contractions inline-resources legalize-integer-widths legalize-quant-to-math
+    fuse-block-contractions legalize-constants legalize-integer-widths legalize-quant-to-math
     lower-block-contractions
     lower-quant-casts lower-requantization lower-saturation lower-tosa lower-tosa-rescale
     lower-tosa-variables lower-unranked-tensors narrow-byte-sums narrow-requantization

@@ -246,7 +246,7 @@ def compile_pipeline(
     }
     instructions = _instructions(options)
     steps: list[Step] = [
-        ("inline-resources", {}),
+        ("legalize-constants", {}),
         ("legalize-torch", {}),
         ("verify-quantization", {}),
         # Ahead of the passes that lower TOSA to linalg: its remarks name the user's operations.

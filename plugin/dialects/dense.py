@@ -114,7 +114,8 @@ def elements_of_resource(op: Operation, type_: ir.ShapedType) -> ir.DenseElement
     The bindings give no access to a resource. It is printed in a module that refers to it alone.
 
     Raises:
-        VerificationError: there is no such resource, or it has another size.
+        VerificationError: there is no such resource, it has another size, or a boolean of it is
+            neither 0 nor 1.
     """
     with op.context, ir.Location.unknown():
         module = ir.Module.create()
@@ -131,8 +132,7 @@ def elements_of_resource(op: Operation, type_: ir.ShapedType) -> ir.DenseElement
         )
     data = np.frombuffer(bytes.fromhex(match.group(1)), np.uint8)
     element = type_.element_type
-    is_complex = isinstance(element, ir.ComplexType)
-    width = 2 * element.element_type.width if is_complex else element.width
+    width = element.width
     count, size = math.prod(type_.shape), -(-width // 8)
     if len(data) != count * size:
         raise VerificationError(
@@ -140,6 +140,15 @@ def elements_of_resource(op: Operation, type_: ir.ShapedType) -> ir.DenseElement
             f"{count * size} bytes",
             op,
         )
+    if width == 1:
+        if (data > 1).any():
+            raise VerificationError(
+                f"has the resource '{name.group(1)}' of booleans, whose byte {data.argmax()} is "
+                f"{data.max()}; expected 0 or 1",
+                op,
+            )
+        with op.context:
+            return dense_of_array(data.astype(np.int64).reshape(type_.shape), element)
     elements = data.reshape(count, size)
     if count and (elements == elements[:1]).all():
         data = elements[0]  # a buffer of one element is a splat

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["PASSES", "load_pass"]
 
 PASSES: dict[str, str] = {
-    "inline-resources": "write constants that are resources as dense elements",
+    "legalize-constants": "write resources as elements, and complex constants as real ones",
     "legalize-torch": "lower the torch dialect to StableHLO",
     "verify-quantization": "check quantized types and subquant operations against the RFC's rules",
     "raise-linalg": "write linalg's contractions of quantized operands as StableHLO",

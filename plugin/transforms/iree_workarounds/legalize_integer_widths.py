@@ -277,7 +277,7 @@ class _Legalizer:
             op.attributes["value"] = self._dense[attribute]
         else:
             raise UnsupportedError(
-                f"has a constant of kind '{type(attribute).__name__}'; expected dense<...>", op
+                "has elements in another form than dense<...>; write them in this form", op
             )
 
     def _truncate(self, op: Operation, width: int | None) -> None:

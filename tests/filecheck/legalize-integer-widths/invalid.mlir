@@ -43,7 +43,7 @@ func.func @memory() {
 // -----
 
 func.func @constant() -> tensor<4xi4> {
-  // expected-error @+1 {{'arith.constant' op has a constant of kind}}
+  // expected-error @+1 {{'arith.constant' op has elements in another form than dense<...>; write them in this form}}
   %r = arith.constant sparse<[[0]], [1]> : tensor<4xi4>
   return %r : tensor<4xi4>
 }

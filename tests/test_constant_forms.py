@@ -1,6 +1,6 @@
-"""Constants that are resources (``dense_resource``), as importers write weights.
+"""Constants that are resources (``dense_resource``), as importers write weights, or complex.
 
-Elements are compared with the bytes of the resource, read by NumPy.
+Elements of a resource are compared with its bytes, read by NumPy.
 """
 
 from __future__ import annotations
@@ -110,3 +110,25 @@ def test_a_resource_that_does_not_fit_is_an_error(size: int | None, message: str
     text = body if size is None else with_resource(body, np.ones(size, np.float32))
     with pytest.raises(VerificationError, match=message):
         compile_to_bytes(text, CompileOptions())
+
+
+@pytest.mark.parametrize("shape", [(3,), (5, 40), (0, 2)])
+def test_complex_constants(shape: tuple[int, ...]) -> None:
+    """MLIR prints more than 100 elements as the bytes of all."""
+    rng = np.random.default_rng(3)
+    array = (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(np.complex64)
+    for each in (array, np.full_like(array, 2 - 3j)):
+        sizes = "x".join(map(str, shape))
+        elements = str([(z.real.item(), z.imag.item()) for z in each.ravel()])
+        flat, text = f"tensor<{each.size}xcomplex<f32>>", f"tensor<{sizes}x"
+        main = main_of(f"""
+func.func @main(%x: {text}f32>) -> {text}f32> {{
+  %c = stablehlo.constant dense<{elements}> : {flat}
+  %d = stablehlo.reshape %c : ({flat}) -> {text}complex<f32>>
+  %z = stablehlo.complex %x, %x : {text}complex<f32>>
+  %s = stablehlo.multiply %z, %d : {text}complex<f32>>
+  %y = stablehlo.imag %s : ({text}complex<f32>>) -> {text}f32>
+  return %y : {text}f32>
+}}""")
+        x = rng.standard_normal(shape).astype(np.float32)
+        np.testing.assert_allclose(main(x), (x * (1 + 1j) * each).imag, rtol=1e-5, atol=1e-5)
