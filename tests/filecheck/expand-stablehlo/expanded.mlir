@@ -80,7 +80,7 @@ func.func @logical_or(%x: tensor<4xi1>, %y: tensor<4xi1>) -> tensor<4xi1> {
 // CHECK-LABEL: func.func @updates
 // CHECK: %[[IOTA:.*]] = stablehlo.iota dim = 0 : tensor<9xi32>
 // CHECK: %[[HIDDEN:.*]] = "util.optimization_barrier"(%{{.*}}) : (i1) -> i1
-// CHECK: %[[FLAG:.*]] = tensor.from_elements %[[HIDDEN]] : tensor<i1>
+// CHECK: %[[FLAG:.*]] = linalg.fill ins(%[[HIDDEN]] : i1) outs(%{{.*}} : tensor<i1>) -> tensor<i1>
 // CHECK: %[[OWN:.*]] = stablehlo.select %[[FLAG]], %[[IOTA]], %{{.*}} : tensor<i1>, tensor<9xi32>
 // CHECK: stablehlo.dynamic_update_slice %[[OWN]], %arg0, %arg1
 // CHECK: %[[FILLED:.*]] = stablehlo.constant dense<7>
