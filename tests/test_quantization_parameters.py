@@ -77,13 +77,6 @@ def test_full_grid_shape(axes, written, rank, full):
         assert scales.shape == zero_points.shape == full
 
 
-def test_block_counts():
-    assert parameters((3, 1), (2, 2), (5, 1, 7)).block_counts == {3: 7, 1: 5}
-    assert parameters((0,), (1,), (4,)).block_counts == {0: 4}
-    assert parameters().block_counts == {}
-    assert parameters((0,), (2,), (3, 2)).block_counts == {}  # no form fits
-
-
 @pytest.mark.parametrize(
     ("axes", "blocks", "scales", "granularity"),
     [

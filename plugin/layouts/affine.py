@@ -96,24 +96,6 @@ class BlockAffineLayout(BlockLayout):
         shape = (len(plane), plane.shape[1] * 8 // storage.width)
         return cls(shape, {"d": scales, "qs": plane, "z": zero_points}, metadata)
 
-    @classmethod
-    def of_quantized(
-        cls, stored: npt.ArrayLike, parameters: QuantizationParameters
-    ) -> BlockAffineLayout:
-        """The layout of storage values with parameters of any granularity."""
-        stored = np.asarray(stored)
-        scales, zero_points = parameters.grids(stored.ndim)
-        return cls.of(
-            stored,
-            scales,
-            None if parameters.is_symmetric else zero_points.astype(np.int32),
-            [
-                b or n
-                for b, n in zip(parameters.block_shape(stored.shape), stored.shape, strict=True)
-            ],
-            parameters.storage,
-        )
-
     def check(self) -> None:
         """Check the grid of blocks, and the planes of packed storage."""
         block = self.metadata.get("block_shape")

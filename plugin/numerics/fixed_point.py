@@ -49,7 +49,6 @@ __all__ = [
     "divide_by_power",
     "high_product",
     "multiplier_and_shift",
-    "requantize_fixed_point",
     "rescale",
     "saturate",
     "shift_right",
@@ -217,27 +216,3 @@ def rescale(
         wide = wide - convert(before, I64)
     scaled = apply_scale(wide, multiplier, shift, rounding)
     return scaled if is_zero(after) else scaled + convert(after, I64)
-
-
-def requantize_fixed_point(
-    accumulators: AnyArray,
-    factor: AnyArray,
-    zero_point: AnyArray,
-    storage: StorageType,
-    rounding: FixedPointRounding = "half-up",
-) -> Array:
-    """Requantize accumulators to storage: scale, add the zero point, clamp.
-
-    Args:
-        accumulators: integers of up to 32 bits.
-        factor: positive real factors, which broadcast with `accumulators`.
-        zero_point: integers in the storage range, which broadcast too.
-
-    Returns:
-        Storage values, at most one step from those of the exact real factor.
-    """
-    multiplier, shift = multiplier_and_shift(factor)
-    zero_points = (0, np.asarray(zero_point, np.int64))
-    return np.asarray(
-        saturate(rescale(accumulators, multiplier, shift, zero_points, rounding), storage)
-    )

@@ -269,18 +269,6 @@ class QuantizationParameters:
             grid.append(1 if block is None else -(-int(extent) // block))
         return tuple(grid)
 
-    @property
-    def block_counts(self) -> dict[int, int]:
-        """The number of blocks that the scales provide along each quantized axis.
-
-        Scales with more or fewer dimensions than the axes have are resolved as in
-        `full_grid_shape` for the least rank; an axis that is absent there has one block.
-        """
-        full = self.full_grid_shape(max(self.min_rank, self.scales.ndim))
-        if full is None:
-            return {}
-        return {axis: full[axis] for axis in self.axes}
-
     def full_grid_shape(self, rank: int) -> tuple[int, ...] | None:
         """The scales' shape with one dimension for each of `rank` axes, or None if there is none.
 

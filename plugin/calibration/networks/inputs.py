@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -185,7 +185,3 @@ def _in_batches(array: Array, type_: ValueType, where: str) -> Array:
             f"{where} has {counted(size[0], 'sample')}, which batches of {own} do not divide"
         )
     return array.reshape((-1, *shape))
-
-
-OnBatch = Callable[[int, int], None]
-"""Called before each batch with its number, from 0, and their count."""
