@@ -20,8 +20,8 @@ from .worker_threads import WorkerThreads
 def input_importance(
     source: ModelSource,
     chunks: Sequence[Array],
-    on_block: Callable[[int, int], None] = lambda number, count: None,
-    threads: int | None = None,
+    on_block: Callable[[int, int], None],
+    threads: int | None,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return the mean squares of the inputs of the blocks' linear layers, and inputs of experts.
 

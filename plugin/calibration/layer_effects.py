@@ -54,8 +54,8 @@ def choose_quantizations(
     output: Output,
     average: float,
     threads: WorkerThreads,
-    on_layer: OnLayer = lambda number, count, name: None,
-    finished: FinishedBlocks | None = None,
+    on_layer: OnLayer,
+    finished: FinishedBlocks | None,
 ) -> dict[str, WeightQuantization]:
     """Return the quantization of each layer, with an average of bits of at most `average`.
 

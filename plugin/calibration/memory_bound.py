@@ -64,7 +64,7 @@ def memory_bound(
     how: WeightQuantization,
     calibration: Calibration,
     output: Output,
-    threads: int | None = None,
+    threads: int | None,
 ) -> int:
     """Return the bytes that the process takes at most, see above.
 

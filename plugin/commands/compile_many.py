@@ -32,9 +32,9 @@ def compile_models(
     options: CompileOptions,
     many: BatchOptions,
     *,
-    emit: Emit = "vmfb",
-    parameters: str | None = None,
-    limits: Limits | None = None,
+    emit: Emit,
+    parameters: str | None,
+    limits: Limits | None,
 ) -> int:
     """Compile models, write the reports, and return the exit status.
 

@@ -120,7 +120,7 @@ def compare_tensors(
     ours: Sequence[Mapping[str, Array]],
     theirs: Sequence[Mapping[str, Array]],
     *,
-    is_expressed: bool = False,
+    is_expressed: bool,
 ) -> list[Layer]:
     """Compare the values of tensors in each call; `theirs` may be expressed values."""
     statistics = [ErrorStatistics(each) for each in tensors]

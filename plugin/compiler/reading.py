@@ -114,7 +114,7 @@ _OTHER_KINDS = {
 }
 
 
-def decode_text(data: bytes, file: str = "-") -> str:
+def decode_text(data: bytes, file: str) -> str:
     """Decode MLIR text; ParseError if it is no text."""
     hint = _OTHER_KINDS.get(kind_of(data) or "") or wrong_download(data)
     if not hint:
@@ -141,7 +141,7 @@ def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
         return _with_names(ir.Module.parse(data, context))
 
 
-def without_wrapping(data: bytes, file: str = "-") -> bytes:
+def without_wrapping(data: bytes, file: str) -> bytes:
     """Return the artifact in a function that JAX exported, or the data; InputError if damaged."""
     if kind_of(data) is not None or b"StableHLO_v" not in data:
         return data

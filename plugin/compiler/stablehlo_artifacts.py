@@ -31,7 +31,7 @@ def is_artifact(data: bytes) -> bool:
     return _PRODUCER.match(data) is not None
 
 
-def parse_artifact(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
+def parse_artifact(data: bytes, context: ir.Context, file: str) -> ir.Module:
     """Read a portable artifact.
 
     Raises:

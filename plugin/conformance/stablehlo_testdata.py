@@ -147,7 +147,7 @@ def function_case(function: Operation, name: str) -> Case:
     for operation in operations[:-1]:
         if _is_check(operation):
             operation.erase()  # after the return, which may have used its result
-    inputs = _constants_to_arguments(function, block)
+    inputs = _constants_to_arguments(block)
     with function.context:
         types = [argument.type for argument in block.arguments]
         results = [operand.type for operand in returned.operands]
@@ -192,7 +192,7 @@ def _read_check(operation: Operation) -> tuple[Value, Golden]:
     return operation.operands[0], Golden(expected, bound=np.full(expected.shape, tolerance))
 
 
-def _constants_to_arguments(function: Operation, block: ir.Block) -> list[Array]:
+def _constants_to_arguments(block: ir.Block) -> list[Array]:
     """Replace every constant by an argument; return the arguments."""
     inputs = []
     for operation in [op.operation for op in block.operations]:

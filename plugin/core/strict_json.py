@@ -42,14 +42,11 @@ _MAX_LEVELS = 100
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def load_json(
-    path: str | os.PathLike[str], subject: str, *, has_any_number: bool = False
-) -> JsonObject:
+def load_json(path: str | os.PathLike[str], subject: str) -> JsonObject:
     """Read a JSON file that holds an object.
 
     Args:
         subject: the name of the file in errors: "the model's configuration".
-        has_any_number: as in `parse_json`.
 
     Raises:
         InputError: it cannot be read, is too large, is not UTF-8, is not JSON, has a duplicate key,
@@ -66,7 +63,7 @@ def load_json(
     except OSError as error:
         raise InputError(f"cannot read '{path}': {error.strerror or error}") from None
     text = data.removeprefix(codecs.BOM_UTF8)
-    return parse_object(text, subject, str(path), has_any_number=has_any_number)
+    return parse_object(text, subject, str(path))
 
 
 def parse_object(

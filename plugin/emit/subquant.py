@@ -63,11 +63,11 @@ def block_contraction(
     block_sizes: Sequence[int],
     quantized_type: ir.TypeAttr,
     result: ir.Type,
-    zero_points: Value | None = None,
-    offsets: Value | None = None,
-    plane_bits: Sequence[int] | None = None,
-    activation_type: str | None = None,
-    activation_block_sizes: Sequence[int] | None = None,
+    zero_points: Value | None,
+    offsets: Value | None,
+    plane_bits: Sequence[int] | None,
+    activation_type: str | None,
+    activation_block_sizes: Sequence[int] | None,
 ) -> Value:
     """Sums of products with a weight in blocks; see `subquant.dialects.block_contraction`.
 

@@ -17,11 +17,11 @@ def create_rescale(
     tensor: Value,
     result_type: ir.Type,
     scale: tuple[Array, Array],
-    zero_points: tuple[int, int] = (0, 0),
+    zero_points: tuple[int, int],
     *,
-    mode: str = "SINGLE_ROUND",
-    scale32: bool = True,
-    unsigned: tuple[bool, bool] = (False, False),
+    mode: str,
+    scale32: bool,
+    unsigned: tuple[bool, bool],
 ) -> Value:
     """Create a ``tosa.rescale`` and its constants; return its result.
 

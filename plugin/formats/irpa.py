@@ -207,7 +207,7 @@ class _Parser:
             budget -= count
             if budget < 0:
                 raise self.wrong(f"has {count} entries, more than its {len(self.data)} bytes hold")
-            for entry in self.table(base, count, segments):
+            for entry in self.table(count, segments):
                 texts -= len(entry.name) + len(entry.metadata)
                 if entry.name in entries:
                     raise self.wrong(f"has two entries named {shown(entry.name)}")
@@ -249,7 +249,7 @@ class _Parser:
             self.spans.append((base + segments[0][0], base + sum(segments[0])))
         return following, count, [(base + offset, length) for offset, length in segments]
 
-    def table(self, base: int, count: int, segments: list[tuple[int, int]]) -> Iterator[Entry]:
+    def table(self, count: int, segments: list[tuple[int, int]]) -> Iterator[Entry]:
         (at, length), metadata, storage = segments
         end = at + length
         for number in range(count):

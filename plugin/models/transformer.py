@@ -223,8 +223,8 @@ class _Block:
         theta: Any,
         has_window: bool,
         is_rotated: bool,
-        experts: Experts | None = None,
-        observe: ObserveInput | None = None,
+        experts: Experts | None,
+        observe: ObserveInput | None,
     ) -> None:
         self.configuration = configuration
         self.observe = observe

@@ -47,7 +47,7 @@ def quantize_per_channel(weight: Array, axis: int, bits: int = 8) -> QuantizedWe
 
 
 def quantize_in_blocks(
-    weight: Array, inputs: int, block_size: int, bits: int, moments: InputMoments | None = None
+    weight: Array, inputs: int, block_size: int, bits: int, moments: InputMoments | None
 ) -> QuantizedWeight:
     """Quantize a float32 weight with a scale for each block of inputs.
 

@@ -31,7 +31,7 @@ ExportedTable = make_dataclass(
 """The root table, up to the last field that is read."""
 
 
-def exported_artifact(data: bytes, file: str = "-") -> bytes | None:
+def exported_artifact(data: bytes, file: str) -> bytes | None:
     """Return the StableHLO artifact of an exported function, or None for other files.
 
     The format has no magic number: a file counts as one if it has an artifact that is not at its

@@ -214,7 +214,7 @@ class Call(BaseCall[Operand]):
         except ValueError:
             raise self.error(f"is to the unknown type {number}") from None
 
-    def check_all_is_read(self, irrelevant: Sequence[Irrelevant] = ()) -> None:
+    def check_all_is_read(self, irrelevant: Sequence[Irrelevant]) -> None:
         """Check that the importer has read every attribute and every input that is present.
 
         Raises:

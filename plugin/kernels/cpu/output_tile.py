@@ -40,7 +40,7 @@ class OutputTile:
         tables: Sequence[Value],
         result: Value,
         *,
-        in_memory: bool = False,
+        in_memory: bool,
     ) -> None:
         self._tiles, self._pixels, self._result = tiles, pixels, result
         self._epilogue, self._tables = epilogue, tables

@@ -217,7 +217,7 @@ class Tiles:
             packed = np.ascontiguousarray(packed).view(np.uint8)
         return packed.reshape((self.count, self.steps, self.step_bytes))
 
-    def pack_block_parameters(self, parameters: AnyArray, blocks: int = 1) -> AnyArray:
+    def pack_block_parameters(self, parameters: AnyArray, blocks: int) -> AnyArray:
         """Pack scales, zero points or offsets to ``count x K / (block_size * blocks) x NR``.
 
         They are ``N x K / (block_size * blocks)``: consecutive `blocks` share a parameter.

@@ -36,7 +36,7 @@ threads share a tile; of 8 bits 3.3 ms and 7.3 ms (two threads of Zen 4).
 
 
 def match_gpu(
-    contraction: BlockContraction, module_globals: ModuleGlobals, *, has_choices: bool = False
+    contraction: BlockContraction, module_globals: ModuleGlobals, *, has_choices: bool
 ) -> BlockwiseMatch | MatchFailure:
     """Match a contraction whose activations are floats or quantized to int8.
 

@@ -137,7 +137,7 @@ def _descended(call: Call, forest: _Forest, rows: AnyArray) -> AnyArray:
 
 
 def _aggregated(
-    call: Call, forest: _Forest, node: AnyArray, aggregate: str, dtype: DType
+    forest: _Forest, node: AnyArray, aggregate: str, dtype: DType
 ) -> tuple[AnyArray, AnyArray]:
     """Compute the scores of each row and target, and whether a leaf has an entry for it."""
     fill = {"MIN": math.inf, "MAX": -math.inf}.get(aggregate, 0.0)
@@ -222,7 +222,7 @@ def tree_ensemble_regressor(call: Call) -> AnyArray:
     forest = _forest(call, "target", targets)
     node = _descended(call, forest, rows)
     dtype = rows.dtype
-    scores, _ = _aggregated(call, forest, node, call.attribute("aggregate_function", "SUM"), dtype)
+    scores, _ = _aggregated(forest, node, call.attribute("aggregate_function", "SUM"), dtype)
     base = _numbers(call, "base_values")
     if base:
         if len(base) != targets:
@@ -240,7 +240,7 @@ def tree_ensemble_classifier(call: Call) -> list[AnyArray]:
         raise call.unsupported(f"has {len(labels)} labels, expected 2 or more")
     rows = feature_rows(call, keeps_f64=True)
     forest = _forest(call, "class", len(labels))
-    scores, has = _aggregated(call, forest, _descended(call, forest, rows), "SUM", rows.dtype)
+    scores, has = _aggregated(forest, _descended(call, forest, rows), "SUM", rows.dtype)
     base = _numbers(call, "base_values")
     transform = call.attribute("post_transform", "NONE")
     entries = [entry for each in forest.leaves for entry in each]
@@ -285,7 +285,7 @@ def tree_ensemble(call: Call) -> Operand:
     forest = _newest_forest(call, targets)
     number, transform = call.attribute("aggregate_function", 1), call.attribute("post_transform", 0)
     node = _descended(call, forest, rows)
-    scores, _ = _aggregated(call, forest, node, _AGGREGATES[number], rows.dtype)
+    scores, _ = _aggregated(forest, node, _AGGREGATES[number], rows.dtype)
     result = post_transformed(call, scores, _TRANSFORMS[transform])
     return call.typed(result.astype(call.array(0).dtype))
 

@@ -19,9 +19,9 @@ def element_type(call: Call, index: int) -> ElementType:
     return ElementType.of_dtype(np.dtype(call.input(index).value.dtype))
 
 
-def computing_type(call: Call, index: int = 0) -> ElementType:
-    """Return f64 for an input of f64, else f32."""
-    return F64 if element_type(call, index) == F64 else F32
+def computing_type(call: Call) -> ElementType:
+    """Return f64 if input 0 is f64, else f32."""
+    return F64 if element_type(call, 0) == F64 else F32
 
 
 def computing_dtype(dtype: DType) -> DType:

@@ -58,7 +58,7 @@ def resize(call: Call) -> Operand:
     mode = call.attribute("mode", "nearest")
     transform = call.attribute("coordinate_transformation_mode", "half_pixel")
     axes = _axes(call, operand.shape, transform)
-    coordinates = [_coordinates(call, each, transform) for each in axes]
+    coordinates = [_coordinates(each, transform) for each in axes]
     fill = call.attribute("extrapolation_value", 0.0)
     rounding = call.attribute("nearest_mode", "round_prefer_floor")
     excludes = bool(call.attribute("exclude_outside", 0))
@@ -171,7 +171,7 @@ def _listed(call: Call, index: int, count: int) -> list[float] | None:
     return numbers
 
 
-def _coordinates(call: Call, each: _Axis, transform: str) -> Array:
+def _coordinates(each: _Axis, transform: str) -> Array:
     """Return the coordinate in the input of each output element, f32."""
     one, half = np.float32(1), np.float32(0.5)
     x, scale = np.arange(each.size, dtype=np.float32), np.float32(each.scale)

@@ -127,7 +127,7 @@ def quantize_linear(call: Call) -> Operand:
     if type_ in SMALL_FLOATS:
         return _quantized_to_small_float(call, type_)
     scales, zero_points, sizes = parameters(call, shape, 1, 2, axis, block_size)
-    real, precision = operand.value, _precision(call, scales)
+    real, precision = operand.value, _precision(call)
     total = real.as_sum() if isinstance(real, Quantized) else real
     is_exact_sum = isinstance(total, ScaledSum) and total.is_exact and is_known(scales)
     if isinstance(total, ScaledSum) and is_exact_sum and not block_size and precision == np.float32:
@@ -157,7 +157,7 @@ def _with_float_scales(call: Call) -> Call:
     return replace(call, inputs=[call.inputs[0], decoded, *call.inputs[2:]])
 
 
-def _precision(call: Call, scales: AnyArray) -> DType:
+def _precision(call: Call) -> DType:
     """Return the dtype of the division: the attribute ``precision``, or that of the scales."""
     number = call.attribute("precision", 0)
     type_ = call.element_type_name(number) if number else call.input(1).type
@@ -206,7 +206,7 @@ def _quantized_to_small_float(call: Call, type_: str) -> Operand:
         return _per_element(values, operand.shape, sizes) if block_size else values
 
     scales = parameter(1)
-    precision = ElementType.of_dtype(_precision(call, scales))
+    precision = ElementType.of_dtype(_precision(call))
     real = convert(convert(call.floats(operand.value), precision), F32)
     quotient = real / convert(convert(scales, precision), F32)
     quotient = convert(convert(quotient, precision), F32)

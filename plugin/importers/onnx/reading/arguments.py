@@ -37,8 +37,8 @@ class Argument:
         return ElementType.of_dtype(element_of(self.type.type).dtype)
 
 
-def arguments_of(model: Model, options: ImportOptions, batch: int | None = None) -> list[Argument]:
-    """Return the inputs of a model, with `batch` in place of the batch of the options.
+def arguments_of(model: Model, options: ImportOptions) -> list[Argument]:
+    """Return the inputs of a model, with the dimension sizes of the options.
 
     Raises:
         UnsupportedError: a dimension is open, or no input leaves the batch open that is given.
@@ -58,7 +58,7 @@ def arguments_of(model: Model, options: ImportOptions, batch: int | None = None)
     batches = {axes[0] for axes in open_axes.values() if 0 in axes and axes[0] not in stated}
     if options.batch and not batches:
         _refuse_batch(model, options, location)
-    batch, is_dynamic = batch or options.batch_size or 1, options.batch == "dynamic"
+    batch, is_dynamic = options.batch_size or 1, options.batch == "dynamic"
     arguments = []
     for input_ in model.inputs:
         subject, sizes, axes = f"the input {quoted(input_.name)}", [], open_axes[input_.name]
