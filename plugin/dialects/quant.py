@@ -23,7 +23,10 @@ from ..numerics.parameters import (
 )
 from .dense import array_of_dense, dense_of_array
 
-CASTS = ("quant.qcast", "quant.dcast", "quant.scast")
+QCASTS = ("quant.qcast", "subquant.qcast")
+DCASTS = ("quant.dcast", "subquant.dcast")
+SCASTS = ("quant.scast", "subquant.scast")
+"""Casts of upstream and of the dialect `subquant`, which also casts unranked tensors."""
 
 _SIGNED_FLAG = 1
 """The flag of signed storage: ``QuantizationFlags::Signed`` of MLIR's ``QuantTypes.h``."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core._mlir import Value, ir
 from ..dialects.grids import exact, exact_doubles, exact_product
-from ..dialects.quant import parameters_of, storage_mlir_type, type_of
+from ..dialects.quant import SCASTS, parameters_of, storage_mlir_type, type_of
 from ..dialects.subquant import MAX_TERMS, REQUANTIZE, ZERO_POINTS_AFTER_ROUNDING
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I32, I64, Array
@@ -24,7 +24,6 @@ from . import linalg
 from .operation import dense, dynamic_dims, integers, producer_named, value, with_element
 from .values import ArrayLike
 
-_SCASTS = ("quant.scast", "subquant.scast")
 _GREATEST = (1 << 63) - 1
 """The greatest bound that the attribute holds: i64."""
 
@@ -34,7 +33,7 @@ _GREATEST = (1 << 63) - 1
 
 def stored(quantized: Value) -> Value:
     """The storage of a quantized tensor, through a ``subquant.scast`` if it is not at hand."""
-    cast = producer_named(quantized, *_SCASTS)
+    cast = producer_named(quantized, *SCASTS)
     if cast is not None:
         return cast.operands[0]
     parameters = parameters_of(quantized.type)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core._mlir import Operation, Value, ir
 from ..dialects.dense import CONSTANTS, constant_attribute, dense_of_array, narrow_array_of_dense
-from ..dialects.quant import described_type
+from ..dialects.quant import SCASTS, described_type
 from ..dialects.subquant import UNPACK, operands_of
 from ..numerics.casts import dequantize_blocks
 from ..numerics.element_types import Array
@@ -151,9 +151,7 @@ _REDUCTIONS: dict[str, Callable[..., Array]] = {
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     **dict.fromkeys(CONSTANTS, lambda op: narrow_array_of_dense(op.attributes["value"])),
-    **dict.fromkeys(
-        ("quant.scast", "stablehlo.bitcast_convert", "subquant.scast"), lambda op, array: array
-    ),
+    **dict.fromkeys((*SCASTS, "stablehlo.bitcast_convert"), lambda op, array: array),
     **MOVEMENT,
     "stablehlo.broadcast_in_dim": broadcast_in_dim,
     "stablehlo.concatenate": lambda op, *arrays: np.concatenate(

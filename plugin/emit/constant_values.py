@@ -20,6 +20,7 @@ import numpy as np
 
 from ..core._mlir import Operation, Value, ir
 from ..dialects.dense import CONSTANTS, dense_of_array
+from ..dialects.quant import SCASTS
 from ..dialects.subquant import UNPACK
 from ..numerics.array_functions import convert, is_known
 from ..numerics.element_types import I8, U8, AnyArray, Array, ElementType
@@ -186,7 +187,8 @@ _SIGNLESS = re.compile(r"i([2-9]|[1-6]\d)$")
 _EVALUATED = frozenset(
     (
         *CONSTANTS,
-        *("quant.scast", "subquant.scast", linalg.BARRIER),
+        *SCASTS,
+        linalg.BARRIER,
         *("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice"),
         *("stablehlo.transpose", "stablehlo.and", "stablehlo.xor", _BITCAST, _GATHER),
         *_ARITHMETIC,

@@ -37,7 +37,7 @@ from functools import cached_property
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
-from ...dialects.quant import described_type, parameters_of
+from ...dialects.quant import DCASTS, described_type, parameters_of
 from ...dialects.subquant import DEQUANTIZE, operands_of
 from ...dialects.windows import dot_axes
 from ...emit import ArrayLike, Tensors, like, stored, tensor, with_element
@@ -56,7 +56,7 @@ from ..quantization.math.zero_points import pad_window
 from .sink_reshapes import sink_reshapes
 
 _MOVEMENTS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose")
-_CASTS = ("quant.dcast", "stablehlo.uniform_dequantize", "subquant.dcast")
+_CASTS = (*DCASTS, "stablehlo.uniform_dequantize")
 _WIDTHS = (2, 4, 8)
 """Bits of storage that is contracted as i8."""
 _MAX_WIDTH = 16

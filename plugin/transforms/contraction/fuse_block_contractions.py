@@ -38,7 +38,7 @@ from ...core._mlir import Operation, Value, ir, stablehlo
 from ...core.option_fields import Activations
 from ...dialects.block_contraction import Term
 from ...dialects.dense import dense_of_array
-from ...dialects.quant import any_type_of, parameters_of
+from ...dialects.quant import DCASTS, SCASTS, any_type_of, parameters_of
 from ...dialects.subquant import UNPACK, operands_of
 from ...dialects.windows import dot_loops, edge_padding, window_padding, window_steps
 from ...emit import linalg, stored
@@ -51,13 +51,12 @@ from ..base import UNCHANGED, ModulePass, NoMatch, named, producer_named, produc
 from ..quantization.math.contraction import CONTRACTIONS
 from ..quantization.math.operands import check_scales
 
-_CASTS = ("quant.dcast", "subquant.dcast")
 _DEQUANTIZE = "subquant.dequantize"
-_DEQUANTIZING = (*_CASTS, _DEQUANTIZE)
+_DEQUANTIZING = (*DCASTS, _DEQUANTIZE)
 _CONVERT = "stablehlo.convert"
 _TRANSPOSE = "stablehlo.transpose"
 _MOVEMENTS = (_TRANSPOSE, "stablehlo.bitcast_convert", "stablehlo.reshape", "stablehlo.slice")
-_ERASED = (UNPACK, "quant.scast", "subquant.scast")
+_ERASED = (UNPACK, *SCASTS)
 
 _ROUNDED = NoMatch(
     "the program quantizes its dequantized operand itself, as activations, not as a weight"
@@ -280,7 +279,7 @@ def _weight(cast: Operation) -> _Weight | NoMatch | None:
         return replace(weight, order=order)
     if cast.name == _CONVERT:
         return _weight(cast.operands[0].owner.operation)
-    if cast.name in _CASTS:
+    if cast.name in DCASTS:
         return _weight_of_type(cast)
     operands = operands_of(cast)
     storage, scales = operands["input"], operands["scales"]

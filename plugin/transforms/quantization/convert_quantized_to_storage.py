@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core._mlir import ir
-from ...dialects.quant import is_quantized, parameters_of, storage_mlir_type
+from ...dialects.quant import SCASTS, is_quantized, parameters_of, storage_mlir_type
 from ...dialects.stablehlo import DEPRECATED_MOVEMENT, of_category
 from ...emit.operation import with_element
 from ...errors import Remark, UnsupportedError
@@ -44,8 +44,6 @@ from ..base import (
     operation_of,
     walk,
 )
-
-_SCASTS = ("quant.scast", "subquant.scast")
 
 _MOVES_DATA = frozenset(
     (
@@ -91,12 +89,12 @@ class ConvertQuantizedToStorage(ModulePass):
         values = []
         for op, quantized in TypePredicate(is_quantized).among(walk(module, in_kernels=False)):
             values += quantized
-            if op.name not in _SCASTS:
+            if op.name not in SCASTS:
                 _check_moves_data(op)
                 _check_keeps_blocks(op)
         for value in values:
             for use in value.uses:
-                if use.owner.operation.name not in _SCASTS:
+                if use.owner.operation.name not in SCASTS:
                     _check_moves_data(use.owner.operation)
         storage_types: dict[ir.Type, ir.Type] = {}  # reading the parameters of a type takes 10 us
         for value in values:
@@ -104,7 +102,7 @@ class ConvertQuantizedToStorage(ModulePass):
             if type_ not in storage_types:
                 storage_types[type_] = _storage_type(type_, operation_of(value))
             value.set_type(storage_types[type_])
-        futures, scasts = named(module, ["stablehlo.async_start"]), named(module, _SCASTS)
+        futures, scasts = named(module, ["stablehlo.async_start"]), named(module, SCASTS)
         for op in futures:
             convert_future(op.results[0], functools.partial(_converted, op=op))
         for op in scasts:

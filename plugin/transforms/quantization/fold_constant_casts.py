@@ -27,8 +27,14 @@ from dataclasses import dataclass
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import dense_of_array
-from ...dialects.quant import expressed_mlir_type, parameters_of, storage_mlir_type
-from ...dialects.stablehlo import STORAGE_WIDTHS
+from ...dialects.quant import (
+    DCASTS,
+    QCASTS,
+    expressed_mlir_type,
+    parameters_of,
+    storage_mlir_type,
+)
+from ...dialects.stablehlo import DEQUANTIZE, QUANTIZE, STORAGE_WIDTHS
 from ...emit import as_quantized, linalg, stablehlo
 from ...emit.constant_values import constant_elements, is_constant
 from ...emit.operation import erase_unused
@@ -41,8 +47,8 @@ from ..base import UNCHANGED, ModulePass, named
 from ..iree_workarounds.fold_constants import MAX_CONSTANT_GROWTH_BYTES
 from .math.operands import check_scales
 
-_QUANTIZING = ("quant.qcast", "subquant.qcast", "stablehlo.uniform_quantize")
-_DEQUANTIZING = ("quant.dcast", "subquant.dcast", "stablehlo.uniform_dequantize")
+_QUANTIZING = (*QCASTS, QUANTIZE)
+_DEQUANTIZING = (*DCASTS, DEQUANTIZE)
 _MAX_EXPRESSED_BYTES = 1 << 14
 """Bytes of an expressed constant that replaces a folded cast, at most: 16 KiB.
 

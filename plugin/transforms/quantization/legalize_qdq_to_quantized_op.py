@@ -45,7 +45,7 @@ from dataclasses import dataclass
 
 from ... import emit
 from ...core._mlir import Operation, Value, ir
-from ...dialects.quant import element_type, is_quantized
+from ...dialects.quant import DCASTS, QCASTS, element_type, is_quantized
 from ...dialects.quantized_ops import Body, QuantizedOp
 from ...dialects.stablehlo import (
     DEQUANTIZE,
@@ -61,8 +61,8 @@ from ..base import ModulePass, has_type, walk
 from .float_sequences import split_sequences
 from .retyping import Retyping, is_float_tensor, why_invalid
 
-_DEQUANTIZES = frozenset((DEQUANTIZE, "quant.dcast", "subquant.dcast"))
-_QUANTIZES = frozenset((QUANTIZE, "quant.qcast", "subquant.qcast"))
+_DEQUANTIZES = frozenset((DEQUANTIZE, *DCASTS))
+_QUANTIZES = frozenset((QUANTIZE, *QCASTS))
 
 
 @dataclass(frozen=True)

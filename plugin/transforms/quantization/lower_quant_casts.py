@@ -37,7 +37,14 @@ from functools import cached_property
 from ... import emit
 from ...core._mlir import Operation, Value, ir
 from ...core.option_fields import Rounding
-from ...dialects.quant import expressed_mlir_type, parameters_of, storage_mlir_type, storage_of_any
+from ...dialects.quant import (
+    DCASTS,
+    QCASTS,
+    expressed_mlir_type,
+    parameters_of,
+    storage_mlir_type,
+    storage_of_any,
+)
 from ...dialects.subquant import operands_of
 from ...emit import ArrayLike, Scalars, linalg
 from ...emit.operation import dense, element_of, recorded, tensor_type, with_element
@@ -70,8 +77,7 @@ class LowerQuantCasts(ModulePass):
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Lower every cast in `module`."""
         lowering = _Lowering(self.rounding, self.division)
-        casts = ("quant.qcast", "quant.dcast", "subquant.qcast", "subquant.dcast")
-        patterns: dict[str, Pattern] = dict.fromkeys(casts, lowering.cast)
+        patterns: dict[str, Pattern] = dict.fromkeys((*QCASTS, *DCASTS), lowering.cast)
         with_operands = ("subquant.quantize", "subquant.dequantize")
         patterns |= dict.fromkeys(with_operands, lowering.cast_with_operands)
         return apply_patterns(module, patterns)

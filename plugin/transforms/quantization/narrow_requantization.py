@@ -36,7 +36,7 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import CONSTANTS, array_of_dense
 from ...dialects.grids import grids_of
 from ...dialects.integer_steps import read_requantize
-from ...dialects.quant import element_type, parameters_of
+from ...dialects.quant import SCASTS, element_type, parameters_of
 from ...dialects.subquant import REQUANTIZE
 from ...emit import ArrayLike, stablehlo, tensor
 from ...emit.casts import saturate
@@ -49,7 +49,6 @@ from ..base import UNCHANGED, ModulePass, named, producer_named, producer_of
 from .math.contraction import CONTRACTIONS, Contraction
 
 _SUBTRACT = "subquant.subtract_zero_point"
-_CASTS = ("subquant.scast", "quant.scast")
 _MOVEMENT = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose")
 _I32_BOUND = 1 << 31
 """Integers of a smaller magnitude fit i32."""
@@ -85,7 +84,7 @@ def _narrow(op: Operation, bounds: _Bounds) -> list[Operation]:
     if max(tightened) < _I32_BOUND:
         for producer in (producer_named(value, _SUBTRACT) for value in op.operands):
             if producer is not None:
-                cast = producer_named(producer.operands[0], *_CASTS)
+                cast = producer_named(producer.operands[0], *SCASTS)
                 unused += [producer, *([] if cast is None else [cast])]
         for index, value in enumerate(op.operands):
             op.operands[index] = _narrowed(value)
@@ -147,7 +146,7 @@ def _zero_points(value: Value) -> Array:
 
 def _storage(value: Value) -> Value:
     """The storage values of quantized values."""
-    cast = producer_named(value, *_CASTS)
+    cast = producer_named(value, *SCASTS)
     if cast is not None:
         return cast.operands[0]
     storage = with_element(value.type, element_type(value.type).storage_type)
@@ -182,7 +181,7 @@ class _Bounds:
         if op.name in CONSTANTS:
             array = array_of_dense(op.attributes["value"])
             return (int(array.min()), int(array.max())) if array.size else (0, 0)
-        if op.name in (*_CASTS, *_MOVEMENT):
+        if op.name in (*SCASTS, *_MOVEMENT):
             least, greatest = self._range(op.operands[0])
         elif op.name == _SUBTRACT:
             least, greatest = self._range(op.operands[0])
@@ -215,7 +214,7 @@ def _differences(value: Value) -> Array | None:
     if subtraction is None:
         return None
     quantized = subtraction.operands[0]
-    parameters, cast = parameters_of(quantized.type), producer_named(quantized, *_CASTS)
+    parameters, cast = parameters_of(quantized.type), producer_named(quantized, *SCASTS)
     if cast is None or parameters is None:
         return None
     constant = producer_named(cast.operands[0], *CONSTANTS)

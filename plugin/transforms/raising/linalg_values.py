@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from ...core._mlir import Operation, Value, ir
-from ...dialects.quant import parameters_of
+from ...dialects.quant import DCASTS, parameters_of
 from ...emit import linalg, stablehlo, subquant
 from ...emit.operation import is_dynamic, tensor_type, value, with_element, with_shape
 from ..base import producer_named, producer_of
@@ -307,7 +307,7 @@ class LinalgTranslator:
 
 def is_dequantized(tensor: Value) -> bool:
     """True for the result of a cast with scales of blocks, or with scales as operands."""
-    cast = producer_named(tensor, "quant.dcast", "subquant.dcast", "subquant.dequantize")
+    cast = producer_named(tensor, *DCASTS, "subquant.dequantize")
     if cast is None or cast.name == "subquant.dequantize":
         return cast is not None
     parameters = parameters_of(cast.operands[0].type, cast)
