@@ -23,9 +23,9 @@ from .dynamic_sizes.bounded_operators import SIZE_PRODUCERS, compute_bounded, va
 from .dynamic_sizes.bounded_tensor import BoundedTensor, ShapeValue
 from .dynamic_sizes.shape_values import compute_shape_values
 from .integer_report import IntegerReport
+from .one_node_models import evaluated, function_body
 from .quantization.expressed import ExpressedValue, Quantized, ScaledSum
 from .reading.model import Model, Node, Subgraph
-from .schemas.one_node_models import evaluated, function_body
 from .schemas.operand_types import check_operand_types
 from .schemas.operator_exceptions import REFUSED_OPERATORS, irrelevant_parts
 from .schemas.opset_rules import convert_to_newest, newest_opset

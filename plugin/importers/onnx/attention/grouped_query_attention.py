@@ -19,9 +19,10 @@ from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, I32, AnyArray
 from ..call import Call, importer
 from ..elementwise.float_operands import as_input_type, float_input, optional_float, refuse_inputs
+from ..movement.gather import rows_of
 from .attention import attend, merge_heads, positions, split_heads, sum_of_biases
 from .key_value_cache import CacheFormat, present
-from .rotary import rotated, rows_of
+from .rotary import rotated
 
 _REFUSED_INPUTS = ((14, "q_norm_weight"), (15, "k_norm_weight"), (16, "query_seqlens"))
 """Inputs that are refused where present: number and name in ONNX Runtime's schema."""

@@ -7,26 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....numerics.array_functions import convert, is_known, take
-from ....numerics.element_types import I32, AnyArray
+from ....numerics.element_types import AnyArray
 from ..call import Call, importer
 from ..elementwise.float_operands import as_input_type, float_input
-
-
-def rows_of(call: Call, table: AnyArray, indices: AnyArray, name: str) -> AnyArray:
-    """Return the rows of a table ``[rows, width]`` for indices of any shape.
-
-    Raises:
-        InputError: a constant index is outside of the table.
-    """
-    if len(table.shape) != 2:
-        raise call.error(f"has {name} of shape {list(table.shape)}, expected two dimensions")
-    if is_known(indices) and indices.size:
-        low, high = int(indices.min()), int(indices.max())
-        if low < 0 or high >= table.shape[0]:
-            raise call.error(f"reads the rows {low} to {high} of {table.shape[0]} in {name}")
-    rows = take(table, convert(indices, I32).reshape(-1), 0)
-    return rows.reshape((*indices.shape, table.shape[1]))
+from ..movement.gather import rows_of
 
 
 def rotated(x: AnyArray, cosines: AnyArray, sines: AnyArray, *, is_interleaved: bool) -> AnyArray:

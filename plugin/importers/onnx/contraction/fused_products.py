@@ -19,10 +19,10 @@ from ....numerics.block_form import BlockForm
 from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, I32, AnyArray, Array
 from ....numerics.parameters import ExpressedType, StorageType
-from ..attention.rotary import rows_of
 from ..call import Call, Operand, importer
 from ..elementwise.activations import activated
 from ..elementwise.float_operands import as_input_type, float_input
+from ..movement.gather import rows_of
 from ..quantization.expressed import Quantized
 from ..reduction.normalizations import normalized
 from .matrix_products import integer_matmul, matmul

@@ -35,6 +35,22 @@ def gather(call: Call) -> Operand:
     return Operand(operand.type, _gathered_slices(call.array(0), indices, axis))
 
 
+def rows_of(call: Call, table: AnyArray, indices: AnyArray, name: str) -> AnyArray:
+    """Return the rows of a table ``[rows, width]`` for indices of any shape.
+
+    Raises:
+        InputError: a constant index is outside of the table.
+    """
+    if len(table.shape) != 2:
+        raise call.error(f"has {name} of shape {list(table.shape)}, expected two dimensions")
+    if is_known(indices) and indices.size:
+        low, high = int(indices.min()), int(indices.max())
+        if low < 0 or high >= table.shape[0]:
+            raise call.error(f"reads the rows {low} to {high} of {table.shape[0]} in {name}")
+    rows = take(table, convert(indices, I32).reshape(-1), 0)
+    return rows.reshape((*indices.shape, table.shape[1]))
+
+
 def _gathered_slices(table: AnyArray, indices: AnyArray, axis: int) -> AnyArray:
     """Gather slices along an axis; negative indices count from the end."""
     count = int(table.shape[axis])

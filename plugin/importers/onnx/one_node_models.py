@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ....numerics.element_types import AnyArray
-from ..call import Call, Operand
-from ..reading.model import Subgraph, Tensor
-from ..reading.reader import read_onnx
+from ...numerics.element_types import AnyArray
+from .call import Call, Operand
+from .reading.model import Subgraph, Tensor
+from .reading.reader import read_onnx
 
 _MAX_CONSTANT_ELEMENTS = 64
 """Elements of a constant operand that is written into a model (shapes, axes), at most."""
