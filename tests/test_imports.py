@@ -81,6 +81,27 @@ def test_no_module_is_imported_in_a_cycle(in_functions: bool) -> None:
         pytest.fail(f"imports go round: {' <- '.join(error.args[1])}")
 
 
+def test_no_folder_of_a_package_is_imported_in_a_cycle() -> None:
+    """Modules of two folders beside each other may import in one direction only."""
+    graphs: dict[tuple[str, ...], dict[str, set[str]]] = {}
+    for module, path in MODULES.items():
+        own = tuple(module.split(".")[: None if path.name == "__init__.py" else -1])
+        for imported in imports_of(module, in_functions=True):
+            is_package = MODULES[imported].name == "__init__.py"
+            other = tuple(imported.split(".")[: None if is_package else -1])
+            pairs = zip(own, other, strict=False)
+            depth = next((n for n, (a, b) in enumerate(pairs) if a != b), None)
+            if depth is not None:
+                folders = graphs.setdefault(own[:depth], {})
+                folders.setdefault(own[depth], set()).add(other[depth])
+    assert {("subquant",), ("subquant", "transforms")} <= graphs.keys()
+    for parent, graph in graphs.items():
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            pytest.fail(f"folders of {'.'.join(parent)} go round: {' <- '.join(error.args[1])}")
+
+
 def test_packages_import_only_those_before_them() -> None:
     assert set(ORDER) == {module.split(".")[1] for module in MODULES if module != "subquant"}
     wrong = []

@@ -17,9 +17,9 @@ from programs import examples
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.numerics.parameters import ExpressedType
-from subquant.numerics.views import View
 from subquant.transforms.raising.binary_format import BinaryFormat
 from subquant.transforms.raising.bit_fields import Field, Shifts, concatenated
+from subquant.transforms.raising.views import View
 
 TYPES = ("i8", "ui8", "i16", "ui16", "i32", "ui32")
 WORDS = 3

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subquant.numerics.views import View, aligned
+from subquant.transforms.raising.views import View, aligned
 
 
 @st.composite

@@ -47,6 +47,11 @@ def element_type(type_: ir.Type) -> ir.Type:
     return type_.element_type if isinstance(type_, ir.ShapedType) else type_
 
 
+def shape_of(type_: ir.ShapedType) -> list[int | None]:
+    """The dimension sizes of a shaped type; None if dynamic."""
+    return [None if type_.is_dynamic_dim(a) else int(n) for a, n in enumerate(type_.shape)]
+
+
 def parts_of(type_: ir.Type) -> list[ir.Type]:
     """The types in tuples and function types, or the type itself; each once."""
     leaves: list[ir.Type] = []

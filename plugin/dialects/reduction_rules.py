@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from ..core._mlir import Operation, ir
 from ..errors import VerificationError
 from .dense import array_of_dense
-from .quant import element_type, is_quantized, parameters_of
+from .quant import element_type, is_quantized, parameters_of, shape_of
 from .subquant import REDUCTIONS
 
 Shape = list[int | None]
@@ -121,7 +121,7 @@ def _checked_shape(type_: ir.Type, what: str, op: Operation) -> Shape:
             op,
         )
     _check_per_tensor(element, what, op)
-    return [None if type_.is_dynamic_dim(a) else int(n) for a, n in enumerate(type_.shape)]
+    return shape_of(type_)
 
 
 def _check_per_tensor(element: ir.Type, what: str, op: Operation) -> None:

@@ -300,3 +300,7 @@ DEPRECATED_MOVEMENT = {
 def of_category(*categories: Category) -> tuple[str, ...]:
     """The names of the operations of some categories, in the order of the table."""
     return tuple(name for name, row in OPERATIONS.items() if row.category in categories)
+
+
+CONTRACTIONS = (*of_category("contraction"), "stablehlo.dot")
+"""Contractions, with the deprecated `dot`."""

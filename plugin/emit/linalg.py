@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from ..core._mlir import Operation, Value, ir
+from ..core._mlir import Operation, Value, ir, place_of
 from . import operation
 from .operation import create, index_type, integer, integers, is_dynamic, tensor_type, value
 
@@ -84,6 +84,12 @@ def block_of(position: Value, size: int) -> Value:
 def check(condition: Value, message: str) -> None:
     """Fail at run time with `message` unless `condition` holds."""
     create("cf.assert", [condition], [], {"msg": ir.StringAttr.get(message)})
+
+
+def name_and_place(op: Operation) -> str:
+    """An operation's name and location, for messages at run time."""
+    location = place_of(op.location)
+    return f"'{op.name}' op" + (f" at {location}" if location else "")
 
 
 # -- tensors --------------------------------------------------------------------------------------

@@ -22,6 +22,9 @@ from ..errors import Remark
 SIGNATURE_ATTRIBUTE = "subquant.function_type"
 """Function attribute that holds the signature as the user wrote it."""
 
+WORK_ATTRIBUTE = "subquant.work"
+"""The attribute of a function with its `WorkEstimate`."""
+
 NAMES_ATTRIBUTES = ("subquant.argument_names", "subquant.result_names")
 """Function attributes that hold the argument and result names as the user wrote them."""
 

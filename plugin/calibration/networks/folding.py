@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
+from ...dialects.stablehlo import CONTRACTIONS
 from ...dialects.windows import dot_axes, pad_amounts, window_padding
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import constant_elements, is_constant
@@ -28,7 +29,7 @@ from ...kernels.epilogue.matcher import constant_grid
 from ...numerics.element_types import Array
 from ...transforms.base import named
 from ...transforms.contraction.sink_reshapes import sink_reshapes
-from ...transforms.quantization.math.contraction import CONTRACTIONS, Contraction
+from ...transforms.quantization.math.contraction import Contraction
 
 _ROOTS: dict[str, Callable[[Array], Array]] = {
     "stablehlo.rsqrt": lambda x: np.asarray(1 / np.sqrt(x)),

@@ -25,13 +25,14 @@ import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
 from ...dialects.quant import is_quantized
+from ...dialects.stablehlo import CONTRACTIONS
 from ...dialects.windows import dot_axes
 from ...emit.constant_values import constant_elements, is_constant
 from ...emit.operation import producer_named
 from ...emit.parameters import ModuleGlobals
 from ...errors import InputError, place_of
 from ...transforms.base import is_public, walk
-from ...transforms.quantization.math.contraction import CONTRACTIONS, Contraction
+from ...transforms.quantization.math.contraction import Contraction
 from .folding import only_use
 
 Kind = Literal["move", "choice", "join", "arithmetic", "mean"]

@@ -38,6 +38,7 @@ import numpy as np
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import DCASTS, described_type, parameters_of
+from ...dialects.stablehlo import CONTRACTIONS
 from ...dialects.subquant import DEQUANTIZE, operands_of
 from ...dialects.windows import dot_axes
 from ...emit import ArrayLike, Tensors, like, stored, tensor, with_element
@@ -51,9 +52,9 @@ from ...numerics.element_types import F32, I8, I32, AnyArray, Array, ElementType
 from ...numerics.packed_integers import wrapped
 from ...numerics.parameters import StorageType
 from ..base import UNCHANGED, ModulePass, NoMatch, named, producer_of
-from ..quantization.math.contraction import CONTRACTIONS, Contraction, Side
-from ..quantization.math.zero_points import pad_window
+from ..quantization.math.contraction import Contraction, Side
 from .sink_reshapes import sink_reshapes
+from .zero_points import pad_window
 
 _MOVEMENTS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose")
 _CASTS = (*DCASTS, "stablehlo.uniform_dequantize")

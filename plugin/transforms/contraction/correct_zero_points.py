@@ -4,7 +4,7 @@ The second step of a quantized matmul or convolution, after the integer accumula
 ``after`` contracts the storage and corrects the sum by the sums of rows and columns; those of a
 constant operand are computed here. Style ``inside`` subtracts before; ``mixed`` does so where the
 right operand has no zero point, and is ``after`` elsewhere. The formulas are those of
-`subquant.transforms.quantization.math.zero_points`.
+`subquant.transforms.contraction.zero_points`.
 
 Before::
 
@@ -29,12 +29,12 @@ from dataclasses import dataclass
 
 from ...core._mlir import Operation, ir
 from ...core.option_fields import ZeroPoints
+from ...dialects.stablehlo import CONTRACTIONS
 from ...emit.operation import is_used
 from ...errors import Remark
 from ..base import UNCHANGED, ModulePass, NoMatch, Replacement, apply_patterns
-from ..quantization.math.contraction import CONTRACTIONS
 from ..quantization.math.operands import Operand, difference_of_blocks
-from ..quantization.math.zero_points import correct_zero_points
+from .zero_points import correct_zero_points
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,7 @@ from ...dialects.windows import dot_axes
 from ...errors import Remark
 from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...signature import WorkEstimate
-from ..base import UNCHANGED, ModulePass, is_public, named
-
-WORK_ATTRIBUTE = "subquant.work"
+from ..base import UNCHANGED, WORK_ATTRIBUTE, ModulePass, is_public, named
 
 _INT8_MACS_PER_NS = {
     "amx": 1350.0,

@@ -39,6 +39,7 @@ from ...core.option_fields import Activations
 from ...dialects.block_contraction import Term
 from ...dialects.dense import dense_of_array
 from ...dialects.quant import DCASTS, SCASTS, any_type_of, parameters_of
+from ...dialects.stablehlo import CONTRACTIONS
 from ...dialects.subquant import UNPACK, operands_of
 from ...dialects.windows import dot_loops, edge_padding, window_padding, window_steps
 from ...emit import linalg, stored
@@ -48,7 +49,6 @@ from ...emit.operation import erase_unused
 from ...errors import Remark
 from ...numerics.element_types import Array
 from ..base import UNCHANGED, ModulePass, NoMatch, named, producer_named, producer_of, value_before
-from ..quantization.math.contraction import CONTRACTIONS
 from ..quantization.math.operands import check_scales
 
 _DEQUANTIZE = "subquant.dequantize"

@@ -81,11 +81,11 @@ from ...kernels.select.match_int8 import Int8Match
 from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named, producer_named
 from ..quantization.math.contraction import Contraction
-from ..quantization.math.differences import raise_differences
-from ..quantization.math.zero_points import correct_zero_points
 from .channels_last import pool_channels_last
+from .differences import raise_differences
 from .normalize_convolutions import normalize_convolutions
 from .prepack_arguments import clone_for_prepacking, is_computed_from_argument
+from .zero_points import correct_zero_points
 
 _INT8 = ("stablehlo.dot_general", "stablehlo.convolution")
 _ZERO_POINT_SUBTRACTION = {
@@ -93,7 +93,7 @@ _ZERO_POINT_SUBTRACTION = {
     *("stablehlo.convert", "stablehlo.pad", "stablehlo.reshape", "stablehlo.subtract"),
     *("subquant.scast", "subquant.subtract_zero_point"),
 }
-"""Operations that subtract zero points: see `transforms.quantization.math.differences`."""
+"""Operations that subtract zero points: see `transforms.contraction.differences`."""
 
 
 @dataclass(frozen=True)

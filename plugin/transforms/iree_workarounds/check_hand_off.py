@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core._mlir import ir
-from ...dialects.quant import element_type, is_quantized, parameters_of, parts_of
+from ...dialects.quant import element_type, is_quantized, parameters_of, parts_of, shape_of
 from ...errors import Remark, UnsupportedError, place_of
 from ...iree_hooks.entry_names import PREPACKED_SUFFIX, SET_LOOP_LIMIT
 from ...signature import (
@@ -43,14 +43,13 @@ from ..base import (
     NAMES_ATTRIBUTES,
     SIGNATURE_ATTRIBUTE,
     UNCHANGED,
+    WORK_ATTRIBUTE,
     ModulePass,
     TypePredicate,
     is_public,
     named,
     walk,
 )
-from ..contraction.estimate_work import WORK_ATTRIBUTE
-from ..quantization.type_rules import shape_of
 from .consumed_arguments import consumed_values, storing_functions
 from .fresh_results import fresh_results
 from .long_loops import LOOPS, iterations_of

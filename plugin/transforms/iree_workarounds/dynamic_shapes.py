@@ -26,9 +26,9 @@ from ...core._mlir import Operation, Value, stablehlo
 from ...dialects.windows import pad_amounts, window_steps
 from ...emit import ArrayLike, linalg
 from ...emit import stablehlo as emit_stablehlo
+from ...emit.linalg import name_and_place
 from ...emit.operation import attributes_of, integers, is_dynamic, tensor_type
 from ..base import NoMatch, Replacement
-from ..quantization.casts.run_time_checks import name_and_place
 from .dynamic_broadcasts import entry_of_shape
 from .loop_nests import elements_nest, index_scalar, is_static
 from .unsigned_integers import bits_as, signless

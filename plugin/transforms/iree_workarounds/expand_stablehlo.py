@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from ... import emit
 from ...core._mlir import Operation, ir
 from ...dialects.quant import element_type
+from ...dialects.stablehlo import CONTRACTIONS
 from ...errors import Remark
 from ..base import UNCHANGED, ModulePass, NoMatch, Pattern, Replacement, apply_patterns, named
-from ..quantization.math.contraction import CONTRACTIONS
 from .batch_norm import expand_batch_norm_grad, expand_batch_norm_training
 from .bf16_quantization import round_quantization
 from .broadcast_axes import order_broadcast

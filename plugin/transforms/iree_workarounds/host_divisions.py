@@ -21,8 +21,8 @@ from __future__ import annotations
 from ... import emit
 from ...core._mlir import Operation, ir
 from ...emit import linalg
+from ...emit.linalg import name_and_place
 from ..base import NoMatch, producer_named
-from ..quantization.casts.run_time_checks import name_and_place
 
 DIVISIONS = (
     *("arith.ceildivsi", "arith.ceildivui", "arith.divsi", "arith.divui"),

@@ -50,11 +50,10 @@ from dataclasses import dataclass
 
 from ... import emit
 from ...core._mlir import Operation, Value, ir, passmanager, register_upstream_passes
-from ...dialects.stablehlo import OPERATIONS
+from ...dialects.stablehlo import CONTRACTIONS, OPERATIONS
 from ...emit import linalg
 from ...emit.operation import all_producers, is_used
 from ..base import ModulePass, named, producer_named, producer_of, replace_uses, value_before, walk
-from ..quantization.math.contraction import CONTRACTIONS
 from .cross_thread_reads import (
     has_consumers_in_other_threads,
     is_reduction,

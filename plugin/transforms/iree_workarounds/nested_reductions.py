@@ -29,10 +29,10 @@ from __future__ import annotations
 import math
 
 from ...core._mlir import Operation, Value, ir
+from ...dialects.stablehlo import CONTRACTIONS
 from ...emit import linalg
 from ...emit.operation import is_dynamic, values_read
 from ..base import walk
-from ..quantization.math.contraction import CONTRACTIONS
 from .cross_thread_reads import is_reduction
 
 _SEPARATE = (

@@ -42,6 +42,7 @@ from ...dialects.quant import (
     QCASTS,
     expressed_mlir_type,
     parameters_of,
+    shape_of,
     storage_mlir_type,
     storage_of_any,
 )
@@ -143,12 +144,7 @@ class _Lowering:
         source = parameters.pop("input")
         sizes = [int(size) for size in op.attributes["block_sizes"]]
         check_parameter_extents(op, source, parameters, sizes)
-        scales = parameters["scales"].type
-        counts = [
-            None if scales.is_dynamic_dim(axis) else int(scales.shape[axis])
-            for axis in range(scales.rank)
-        ]
-        axes = BlockAxes.of(source.type, sizes, counts)
+        axes = BlockAxes.of(source.type, sizes, shape_of(parameters["scales"].type))
         tensors = [without_whole_axes(tensor, axes) for tensor in parameters.values()]
         names = [_ARGUMENTS[name] for name in parameters]
 
@@ -297,7 +293,7 @@ class _TypedCast:
     def _checked(self, source: Value, sizes: Sequence[int | None], counts: Sequence[int]) -> Value:
         """Check dynamic quantized dimensions at run time; the checked ones become static."""
         type_ = source.type
-        shape = [None if type_.is_dynamic_dim(axis) else n for axis, n in enumerate(type_.shape)]
+        shape = shape_of(type_)
         for axis, (size, count) in enumerate(zip(sizes, counts, strict=True)):
             if shape[axis] is None and size is not None:
                 ragged = self._may_be_ragged and size > 1

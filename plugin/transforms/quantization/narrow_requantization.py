@@ -37,6 +37,7 @@ from ...dialects.dense import CONSTANTS, array_of_dense
 from ...dialects.grids import grids_of
 from ...dialects.integer_steps import read_requantize
 from ...dialects.quant import SCASTS, element_type, parameters_of
+from ...dialects.stablehlo import CONTRACTIONS
 from ...dialects.subquant import REQUANTIZE
 from ...emit import ArrayLike, stablehlo, tensor
 from ...emit.casts import saturate
@@ -46,7 +47,7 @@ from ...errors import Remark
 from ...numerics.element_types import I32, Array
 from ...numerics.requantization import TIE_BITS, Term
 from ..base import UNCHANGED, ModulePass, named, producer_named, producer_of
-from .math.contraction import CONTRACTIONS, Contraction
+from .math.contraction import Contraction
 
 _SUBTRACT = "subquant.subtract_zero_point"
 _MOVEMENT = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose")

@@ -12,12 +12,12 @@ from ...dialects.integer_steps import (
     check_subtract_zero_point,
     requantized_type,
 )
-from ...dialects.quant import described_type, element_type, is_quantized
+from ...dialects.quant import described_type, element_type, is_quantized, shape_of
 from ...dialects.reduction_rules import REDUCTION_CHECKS
 from ...errors import VerificationError
 from ...numerics.element_types import ElementType
 from ...numerics.parameters import EXPRESSED_TYPES, ExpressedType
-from .type_rules import check_type, dims, shape_of
+from .type_rules import check_type, dims
 
 
 def _container(type_: ir.Type) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...core._mlir import Operation, ir
-from ...dialects.quant import parameters_of, raw_scales
+from ...dialects.quant import parameters_of, raw_scales, shape_of
 from ...errors import VerificationError
 from ...numerics.element_types import Array
 from ...numerics.parameters import QuantizationParameters
@@ -64,11 +64,6 @@ def check_type(type_: ir.Type, op: Operation, what: str, *, lenient: bool) -> No
             )
         return
     _check_shape(parameters, shape_of(type_), op, what, lenient)
-
-
-def shape_of(type_: ir.ShapedType) -> list[int | None]:
-    """The dimension sizes of a shaped type; None if dynamic."""
-    return [None if type_.is_dynamic_dim(a) else int(n) for a, n in enumerate(type_.shape)]
 
 
 def _check_values(

@@ -33,7 +33,6 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir
 from ...emit.stablehlo_semantics import comparison_direction
 from ...numerics.parameters import ExpressedType, StorageType
-from ...numerics.views import View
 from ..base import NoMatch, producer_named
 from .binary_format import BinaryFormat
 from .bit_fields import Field, concatenated
@@ -57,6 +56,7 @@ from .facts import (
 )
 from .field_arithmetic import BITS, FieldArithmetic
 from .tensor_views import VIEWS, TensorView, is_static, moved_strides, moved_view, tensor_view
+from .views import View
 
 COMPUTATIONS = ("stablehlo.add", "stablehlo.divide", "stablehlo.multiply", "stablehlo.subtract")
 STEPS = (*VIEWS, *COMPUTATIONS, *BITS, "stablehlo.convert")

@@ -6,7 +6,7 @@ sign, and so does ``(w & 15 ^ 8) - 8``. StableHLO's words are two's complement; 
 type of the same width keeps the bits, as in JAX and IREE, where StableHLO leaves it open.
 
 Where fields are concatenated along an axis (also by ``stack``), or shifted by counts that differ
-along one, bit positions are again a sum of strides (`subquant.numerics.views`).
+along one, bit positions are again a sum of strides (`subquant.transforms.raising.views`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ...emit import stablehlo, subquant
 from ...emit.operation import value, with_element, with_shape
 from ...numerics.element_types import Array
 from ...numerics.parameters import StorageType
-from ...numerics.views import Part, View, aligned
 from ..base import producer_named
+from .views import Part, View, aligned
 
 _WORDS = (8, 16, 32)
 """Widths of words that hold fields."""

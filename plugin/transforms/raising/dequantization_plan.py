@@ -17,14 +17,14 @@ from ...emit import stablehlo, subquant
 from ...emit.operation import is_used, value, with_element, with_shape
 from ...numerics.packed_integers import plane_shapes
 from ...numerics.parameters import StorageType
-from ...numerics.views import Part as Dim
-from ...numerics.views import View, aligned
 from ..base import NoMatch, producer_named, value_before
 from .bit_fields import Field
 from .contractions import Split
 from .facts import MAX_STORAGE_BITS, ExpressedFact, IntegerFact
 from .narrow_constants import NarrowStorage, narrow_storage, packed_constant
 from .tensor_views import TensorView
+from .views import Part as Dim
+from .views import View, aligned
 
 
 @dataclass(frozen=True)

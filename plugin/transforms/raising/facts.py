@@ -13,11 +13,11 @@ import numpy as np
 
 from ...core._mlir import Value, ir
 from ...numerics.parameters import ExpressedType, StorageType
-from ...numerics.views import View
 from ..base import NoMatch, producer_named
 from .binary_format import PRECISION, BinaryFormat
 from .bit_fields import Field
 from .tensor_views import TensorView, is_static, tensor_view
+from .views import View
 
 MAX_STORAGE_BITS = 16
 """Bits of storage values, at most; wider integers count as accumulators, positions and the like."""

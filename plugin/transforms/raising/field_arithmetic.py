@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from ...core._mlir import Operation, Value
-from ...numerics.views import View
 from .bit_fields import Field, Shifts
 from .facts import ExpressedFact, Fact
 from .tensor_views import VIEWS, is_static, moved_strides, tensor_view
+from .views import View
 
 SHIFTS = {
     "stablehlo.shift_left": None,

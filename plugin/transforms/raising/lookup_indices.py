@@ -25,10 +25,10 @@ from ...dialects.dense import CONSTANTS
 from ...emit import stablehlo
 from ...emit.gathers import AxisGather
 from ...emit.operation import erase_unused
-from ...numerics.views import View
 from ..base import named, producer_named
 from .arithmetic import STEPS, Arithmetic
 from .bit_fields import Field
+from .views import View
 
 _INDEX_BITS = 4
 """Bits of an index: kernels look up 16 entries."""

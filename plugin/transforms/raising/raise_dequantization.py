@@ -49,11 +49,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core._mlir import Operation, Value, ir, passmanager
+from ...dialects.stablehlo import CONTRACTIONS
 from ...dialects.subquant import UNPACK
 from ...emit.operation import is_used
 from ...errors import Remark
 from ..base import UNCHANGED, ModulePass, NoMatch, is_public, named, producer_named
-from ..quantization.math.contraction import CONTRACTIONS
 from .arithmetic import COMPUTATIONS, NO_INTEGER, STEPS, Arithmetic
 from .contractions import split_contractions
 from .dequantization_plan import DequantizationPlan

@@ -11,8 +11,8 @@ from ...dialects.dense import CONSTANTS, array_of_dense
 from ...emit.operation import is_dynamic
 from ...emit.stablehlo_semantics import ELEMENTWISE
 from ...numerics.element_types import Array
-from ...numerics.views import View
 from ..base import NoMatch, producer_named
+from .views import View
 
 VIEWS = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim")
 """Operations that only move elements."""

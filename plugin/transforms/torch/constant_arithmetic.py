@@ -28,6 +28,7 @@ import numpy as np
 
 from ...core._mlir import Operation, ir
 from ...dialects.dense import CONSTANTS, dense_of_array
+from ...dialects.stablehlo import CONTRACTIONS
 from ...emit import stablehlo
 from ...emit.constant_evaluation import (
     evaluate,
@@ -38,7 +39,6 @@ from ...emit.constant_evaluation import (
 from ...emit.operation import backward_slice, is_used
 from ...emit.stablehlo_semantics import MOVEMENT
 from ..base import named, walk
-from ..quantization.math.contraction import CONTRACTIONS
 from ..raising.facts import MAX_STORAGE_BITS
 
 _BROADCAST = "stablehlo.broadcast_in_dim"

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .... import emit
-from ....core._mlir import Operation, Value, place_of
+from ....core._mlir import Operation, Value
 from ....emit import linalg
-
-
-def name_and_place(op: Operation) -> str:
-    """An operation's name and location, for messages at run time."""
-    location = place_of(op.location)
-    return f"'{op.name}' op" + (f" at {location}" if location else "")
+from ....emit.linalg import name_and_place
 
 
 def check_block_count(

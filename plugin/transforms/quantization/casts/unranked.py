@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from .... import emit
 from ....core._mlir import Operation, Value, ir
 from ....emit import linalg
+from ....emit.linalg import name_and_place
 from ....emit.operation import index_type, tensor_type
 from ....errors import UnsupportedError
 from ....numerics.parameters import QuantizationParameters
-from .run_time_checks import check_block_count, name_and_place
+from .run_time_checks import check_block_count
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ import numpy as np
 from ....core._mlir import Operation, Value, ir, stablehlo
 from ....dialects.grids import axis_grid
 from ....dialects.quant import element_type, is_quantized, parameters_of
-from ....dialects.stablehlo import OPERATIONS, of_category
+from ....dialects.stablehlo import CONTRACTIONS, OPERATIONS, of_category
 from ....dialects.windows import dot_axes
 from ....emit import Tensors, like, tensor, with_element
 from ....emit import stablehlo as emit_stablehlo
@@ -42,7 +42,6 @@ from ....numerics.parameters import ExpressedType
 from .operands import Operand
 from .rules import QuantizedOperation, element_names, lowers
 
-CONTRACTIONS = (*of_category("contraction"), "stablehlo.dot")
 _WINDOWS = tuple(n for n in of_category("contraction") if OPERATIONS[n].reads == "window")
 MAX_UNSPLIT_BOUND = 1 << 17
 """Differences from this magnitude on are contracted in two parts, whose products i64 holds."""

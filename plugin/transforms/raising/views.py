@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .element_types import Array
+from ...numerics.element_types import Array
 
 Part = tuple[int, int]
 """A size, and the stride of its positions."""

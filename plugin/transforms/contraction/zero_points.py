@@ -22,21 +22,21 @@ from functools import cached_property
 
 import numpy as np
 
-from ....core._mlir import Operation, Value, ir, stablehlo
-from ....core.option_fields import ZeroPoints
-from ....dialects.dense import constant_array
-from ....dialects.grids import zero_point_grid
-from ....dialects.quant import parameters_of
-from ....dialects.windows import edge_padding, window_padding, window_steps
-from ....emit import ArrayLike, Tensors, tensor
-from ....emit import stablehlo as emit_stablehlo
-from ....emit.operation import dense, element_of, integers, is_dynamic, mlir_type
-from ....emit.stablehlo_semantics import MOVEMENT
-from ....numerics.array_functions import convert
-from ....numerics.element_types import I64, AnyArray, Array, ElementType
-from ...base import producer_named
-from .contraction import MAX_UNSPLIT_BOUND, Contraction, Side
-from .operands import Operand, difference_of_blocks
+from ...core._mlir import Operation, Value, ir, stablehlo
+from ...core.option_fields import ZeroPoints
+from ...dialects.dense import constant_array
+from ...dialects.grids import zero_point_grid
+from ...dialects.quant import parameters_of
+from ...dialects.windows import edge_padding, window_padding, window_steps
+from ...emit import ArrayLike, Tensors, tensor
+from ...emit import stablehlo as emit_stablehlo
+from ...emit.operation import dense, element_of, integers, is_dynamic, mlir_type
+from ...emit.stablehlo_semantics import MOVEMENT
+from ...numerics.array_functions import convert
+from ...numerics.element_types import I64, AnyArray, Array, ElementType
+from ..base import producer_named
+from ..quantization.math.contraction import MAX_UNSPLIT_BOUND, Contraction, Side
+from ..quantization.math.operands import Operand, difference_of_blocks
 
 
 def correct_zero_points(op: Operation, style: ZeroPoints) -> Value | None:

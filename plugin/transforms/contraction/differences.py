@@ -10,7 +10,7 @@ Integer contractions of ONNX and others subtract zero points in wider integers::
 and ``p`` times the sum of the weight.)
 
 This is ``subquant.subtract_zero_point`` of a quantized tensor with the scale 1, whose storage
-`subquant.transforms.quantization.math.zero_points` contracts. Unsigned integers are masked ones,
+`subquant.transforms.contraction.zero_points` contracts. Unsigned integers are masked ones,
 ``stablehlo.and %0, dense<255>``. Zero points of a matrix product may be computed (activations that
 are quantized when they are computed): they are subtracted after the sum, times the sums of the
 other operand (`_subtract_computed_zeros`).
@@ -28,15 +28,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ....core._mlir import Operation, Value, ir, stablehlo
-from ....dialects.dense import CONSTANTS, array_of_dense, constant_array, known_integer
-from ....dialects.windows import pad_amounts, window_padding
-from ....emit import ArrayLike, tensor
-from ....emit import stablehlo as emit_stablehlo
-from ....emit.operation import dense, mlir_type, value, with_element
-from ....numerics.element_types import I8, I16, I32, AnyArray, Array
-from ...base import NoMatch, producer_named, producer_of
-from .contraction import Contraction, Side
+from ...core._mlir import Operation, Value, ir, stablehlo
+from ...dialects.dense import CONSTANTS, array_of_dense, constant_array, known_integer
+from ...dialects.windows import pad_amounts, window_padding
+from ...emit import ArrayLike, tensor
+from ...emit import stablehlo as emit_stablehlo
+from ...emit.operation import dense, mlir_type, value, with_element
+from ...numerics.element_types import I8, I16, I32, AnyArray, Array
+from ..base import NoMatch, producer_named, producer_of
+from ..quantization.math.contraction import Contraction, Side
 
 Correction: TypeAlias = Callable[[Value], Value]
 """Emits the corrected sums of a contraction."""
