@@ -21,7 +21,7 @@ Z``, in lower case, without a full stop. With an operation or a location it is r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,11 @@ def quoted(text: str, limit: int = 80) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a number with a noun: ``1 file``, ``1,000 files``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def shape_text(shape: Sequence[int | None]) -> str:
+    """Return a shape as ``4x?``, or ``scalar``."""
+    return "x".join("?" if n is None else str(n) for n in shape) or "scalar"
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:

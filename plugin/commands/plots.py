@@ -22,9 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.files import write_atomically, writing
-from ..errors import EnvironmentProblem, UsageError, printable
+from ..errors import EnvironmentProblem, UsageError, printable, shape_text
 from ..weights.quantizing import LayerError, decibels
-from .tables import shape_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +126,7 @@ def render_errors(errors: Sequence[LayerError], width: int = 80) -> RenderableTy
     rows = [
         (
             printable(error.name),
-            "x".join(map(str, error.shape)),
+            shape_text(error.shape),
             f"{error.bits_per_element:.2f}",
             f"{error.relative_error:.2%}",
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import UsageError, counted, printable
+from ..errors import UsageError, counted, printable, shape_text
 from .console import say, show_progress
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def report_table(network: QuantizedNetwork) -> RenderableType:
         table.add_row(
             printable(layer.name),
             layer.operation,
-            "x".join(map(str, layer.shape)),
+            shape_text(layer.shape),
             layer.computes + (f": {printable(layer.why_float)}" if layer.why_float else ""),
             layer.result,
             _decibels(layer.sqnr),

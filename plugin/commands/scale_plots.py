@@ -17,10 +17,9 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.style import Style
 from rich.text import Text
 
-from ..errors import UsageError, printable
+from ..errors import UsageError, printable, shape_text
 from ..numerics.element_types import Array
 from .plots import set_title, shortened
-from .tables import shape_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

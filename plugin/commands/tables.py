@@ -13,18 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.strict_json import shown
-from ..errors import counted, printable
+from ..errors import counted, printable, shape_text
 
 if TYPE_CHECKING:
     from ..calibration.report import ModelCost
     from ..compiler.inspected_tensors import InspectedTensor
     from ..weights.inspection import WeightTensor
     from ..weights.theta import Dataset
-
-
-def shape_text(shape: Sequence[int | None]) -> str:
-    """Return a shape as ``4x?``, or ``scalar``."""
-    return "x".join("?" if n is None else str(n) for n in shape) or "scalar"
 
 
 def _table(columns: Sequence[tuple[str, str]], wrapped: int) -> Table:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..core._mlir import Operation, ir
-from ..errors import VerificationError
+from ..errors import VerificationError, shape_text
 from .dense import array_of_dense
 from .quant import element_type, is_quantized, parameters_of, shape_of
 from .subquant import REDUCTIONS
@@ -139,12 +139,10 @@ def _check_shape(actual: Shape, expected: Shape, what: str, op: Operation) -> No
         f is None or e is None or f == e for f, e in zip(actual, expected, strict=True)
     )
     if not fits:
-        requirement = f"have the shape {_dims(expected)}" if expected else "have no axes"
-        raise VerificationError(f"{what} must {requirement}, got the shape {_dims(actual)}", op)
-
-
-def _dims(shape: Shape) -> str:
-    return "x".join("?" if n is None else str(n) for n in shape) or "scalar"
+        requirement = f"have the shape {shape_text(expected)}" if expected else "have no axes"
+        raise VerificationError(
+            f"{what} must {requirement}, got the shape {shape_text(actual)}", op
+        )
 
 
 def _check_element(type_: ir.Type, expected: ir.Type, what: str, whose: str, op: Operation) -> None:

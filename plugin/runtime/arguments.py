@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError, SignatureError, UsageError, counted, quoted
+from ..errors import InputError, SignatureError, UsageError, counted, quoted, shape_text
 from ..numerics.casts import dequantize, is_masked, quantize
 from ..numerics.element_types import I64, Array, DType, ElementType
 from ..numerics.packed_integers import pack_planes, plane_shapes, unpack_planes, wrapped
@@ -279,9 +279,9 @@ def check_shape(shape: tuple[int, ...], type_: ValueType, label: str) -> None:
         for size, expected in zip(shape, type_.shape, strict=True)
     )
     if not fits:
-        expected = "x".join("?" if n is None else str(n) for n in type_.shape) or "scalar"
-        got = "x".join(str(n) for n in shape) or "scalar"
-        raise SignatureError(f"{label} must have the shape {expected}, got {got}")
+        raise SignatureError(
+            f"{label} must have the shape {shape_text(type_.shape)}, got {shape_text(shape)}"
+        )
 
 
 def element_type(element: str) -> ElementType:

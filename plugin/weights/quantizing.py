@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from ..core.option_fields import check_choices, option
-from ..errors import InputError, UnsupportedError, UsageError, quoted
+from ..errors import InputError, UnsupportedError, UsageError, quoted, shape_text
 from ..isolation.limits import machine_memory
 from ..layouts import (
     BlockAffineLayout,
@@ -208,11 +208,10 @@ def quantize_weights(
         assert isinstance(tensor, PrimitiveTensor)  # _is_weight
         needed, memory = _BYTES_OF_ELEMENT * math.prod(tensor.shape), machine_memory()
         if memory is not None and needed > memory:  # a splat is small in its file
-            shape = "x".join(map(str, tensor.shape))
             raise InputError(
-                f"tensor {quoted(name)} of shape {shape} takes {needed / 2**30:,.0f} GiB to "
-                f"quantize, and this machine has {memory / 2**30:,.0f} GiB; leave it out with "
-                "--select"
+                f"tensor {quoted(name)} of shape {shape_text(tensor.shape)} takes "
+                f"{needed / 2**30:,.0f} GiB to quantize, and this machine has "
+                f"{memory / 2**30:,.0f} GiB; leave it out with --select"
             )
         try:
             layout = quantize_array(tensor.array, how)

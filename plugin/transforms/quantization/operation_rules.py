@@ -14,10 +14,10 @@ from ...dialects.integer_steps import (
 )
 from ...dialects.quant import described_type, element_type, is_quantized, shape_of
 from ...dialects.reduction_rules import REDUCTION_CHECKS
-from ...errors import VerificationError
+from ...errors import VerificationError, shape_text
 from ...numerics.element_types import ElementType
 from ...numerics.parameters import EXPRESSED_TYPES, ExpressedType
-from .type_rules import check_type, dims
+from .type_rules import check_type
 
 
 def _container(type_: ir.Type) -> str:
@@ -26,7 +26,7 @@ def _container(type_: ir.Type) -> str:
         return "unranked"
     if not isinstance(type_, ir.RankedTensorType):
         return str(type_) if isinstance(type_, ir.ShapedType) else "scalar"
-    return dims(shape_of(type_))
+    return shape_text(shape_of(type_))
 
 
 def _check_same_container(op: Operation) -> None:
@@ -152,7 +152,8 @@ def _check_parameter_operand(
     )
     if not fits:
         raise VerificationError(
-            f"{what} have the shape {dims(shape)}, expected {dims(expected)}, one for each block",
+            f"{what} have the shape {shape_text(shape)}, expected {shape_text(expected)}, one for "
+            "each block",
             op,
         )
 

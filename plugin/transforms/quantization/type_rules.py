@@ -6,13 +6,12 @@ Source: RFC, "Type Constraints"; StableHLO specification, C5 to C7 of quantized 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from ...core._mlir import Operation, ir
 from ...dialects.quant import parameters_of, raw_scales, shape_of
-from ...errors import VerificationError
+from ...errors import VerificationError, shape_text
 from ...numerics.element_types import Array
 from ...numerics.parameters import QuantizationParameters
 
@@ -58,8 +57,8 @@ def check_type(type_: ir.Type, op: Operation, what: str, *, lenient: bool) -> No
             and parameters.full_grid_shape(rank) is None
         ):
             raise VerificationError(
-                f"scales of {what} have the shape {dims(parameters.scales.shape)}; expected one "
-                f"dimension for each of the {len(parameters.axes)} quantized dimensions",
+                f"scales of {what} have the shape {shape_text(parameters.scales.shape)}; expected "
+                f"one dimension for each of the {len(parameters.axes)} quantized dimensions",
                 op,
             )
         return
@@ -143,11 +142,6 @@ def _check_axes(parameters: QuantizationParameters, op: Operation, what: str) ->
         seen.add(axis)
 
 
-def dims(shape: Sequence[int | None]) -> str:
-    """A shape in MLIR's notation, for messages: ``4x?``."""
-    return "x".join("?" if n is None else str(n) for n in shape) or "scalar"
-
-
 def _check_shape(
     parameters: QuantizationParameters,
     shape: list[int | None],
@@ -156,7 +150,7 @@ def _check_shape(
     lenient: bool,
 ) -> None:
     rank = len(shape)
-    tensor = f"{what} of shape {dims(shape)}"
+    tensor = f"{what} of shape {shape_text(shape)}"
     for axis, block in zip(parameters.axes, parameters.block_sizes, strict=True):
         if axis >= rank:
             raise VerificationError(
@@ -194,8 +188,8 @@ def _check_shape(
     if grid is None or any(e is not None and g != e for g, e in zip(grid, expected, strict=True)):
         shown = parameters.scales.shape if grid is None else grid
         raise VerificationError(
-            f"scales and zero points have the shape {dims(shown)}, expected {dims(expected)}, "
-            f"one for each block of {tensor}",
+            f"scales and zero points have the shape {shape_text(shown)}, expected "
+            f"{shape_text(expected)}, one for each block of {tensor}",
             op,
         )
 
