@@ -184,7 +184,7 @@ def test_negative_dimensions_are_refused() -> None:
     data = artifact(text)
     assert data.count(written) == 1
     assert refusal_of(data.replace(written, negative)).endswith(
-        "cannot read the portable artifact: it has a tensor of the extent -1234568"
+        "cannot read the portable artifact: it has a tensor with the dimension size -1234568"
     )
 
 

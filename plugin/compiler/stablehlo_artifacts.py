@@ -67,11 +67,11 @@ def parse_artifact(data: bytes, context: ir.Context, file: str) -> ir.Module:
         ) from None
     finally:
         handler.detach()
-    _check_extents(module, file)
+    _check_sizes(module, file)
     return module
 
 
-def _check_extents(module: ir.Module, file: str) -> None:
+def _check_sizes(module: ir.Module, file: str) -> None:
     """Refuse negative dimension sizes, which upstream's reader accepts in a damaged artifact."""
     checked: set[ir.Type] = set()
     for op in walk(module):
@@ -87,15 +87,16 @@ def _check_extents(module: ir.Module, file: str) -> None:
 
 
 def _check_type(type_: ir.Type, op: Operation, file: str) -> None:
-    """Refuse tensors of a negative extent that is not the one for dynamic sizes."""
+    """Refuse tensors of a negative size that is not the one for dynamic dimensions."""
     if isinstance(type_, ir.TupleType):
         for number in range(type_.num_types):
             _check_type(type_.get_type(number), op, file)
     if isinstance(type_, ir.RankedTensorType):
-        for extent in type_.shape:
-            if extent < 0 and extent != ir.ShapedType.get_dynamic_size():
+        for size in type_.shape:
+            if size < 0 and size != ir.ShapedType.get_dynamic_size():
                 raise ParseError(
-                    f"cannot read the portable artifact: it has a tensor of the extent {extent}",
+                    "cannot read the portable artifact: it has a tensor with the dimension size "
+                    f"{size}",
                     _known(place_of(op.location), file),
                 )
 

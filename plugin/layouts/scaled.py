@@ -48,7 +48,7 @@ class TensorScaledLayout(QuantizedLayout):
         self.expect("qs", self.shape)
         scales = tuple(self.planes["d"].shape)
         pairs = zip(reversed(scales), reversed(self.shape), strict=False)
-        if len(scales) > len(self.shape) or any(n not in (extent, 1) for n, extent in pairs):
+        if len(scales) > len(self.shape) or any(n not in (size, 1) for n, size in pairs):
             raise InputError(
                 f"plane 'd' of {self.name} has the shape {scales}, which does not broadcast to "
                 f"{self.shape}"
@@ -106,8 +106,8 @@ class TensorScaledLayout(QuantizedLayout):
         return BlockForm(
             stored,
             integers_of(stored),
-            tuple(1 if count == extent else extent
-                  for count, extent in zip(grid, self.shape, strict=True)),
+            tuple(1 if count == size else size
+                  for count, size in zip(grid, self.shape, strict=True)),
             scales.reshape(grid),
             None if offsets is None else offsets.reshape(grid),
         )  # fmt: skip
@@ -125,7 +125,7 @@ class TensorScaledLayout(QuantizedLayout):
         zero_points = np.zeros(scales.shape) if offsets is None else np.asarray(offsets, np.float64)
         if (zero_points != np.rint(zero_points)).any():
             raise UsageError("a layout with offsets that are no integers is no quantized type")
-        axes = [axis for axis, extent in enumerate(scales.shape) if extent != 1]
+        axes = [axis for axis, size in enumerate(scales.shape) if size != 1]
         rank = len(self.shape) - len(scales.shape)
         if len(axes) > 1:
             raise UsageError("a layout with scales along several axes is no per-axis type")

@@ -287,7 +287,7 @@ def call_blockwise(
     macs = (m_per_batch or 1) * together * tiles.nr * tiles.k
     items = items_per_workgroup(-(-tiles.count // together), macs, batches)
     kernel = replace(kernel, tiles_per_workgroup=items * together)
-    activations, extents = activation_matrix(match)
+    activations, m_sizes = activation_matrix(match)
     m: DimSize = match.m if match.m is not None else linalg.dim(activations, 0)
     operands = [activations]
     if not match.has_float_activations:
@@ -305,38 +305,38 @@ def call_blockwise(
     operands = [*weight.operands, *choices, *operands, *tables]
     type_ = tensor_type([match.m, tiles.n], mlir_type(F32))
     [value] = kernels.call(kernel, kernel.kernel(), operands, [type_], m)
-    return result_tensor(match, value, extents, result)
+    return result_tensor(match, value, m_sizes, result)
 
 
 def activation_matrix(match: BlockwiseMatch) -> tuple[Value, list[DimSize]]:
-    """Return the activations as ``M x K`` of f32, and the extents of the loops of M."""
+    """Return the activations as ``M x K`` of f32, and the sizes of the loops of M."""
     contraction, weight = match.contraction, match.weight
     loops = [loop for [(loop, _)] in contraction.indices[0]]
     rows = [*weight.batch, *match.outer]
     order = [*rows, *weight.inner]
     tensor = emit_stablehlo.convert(contraction.activations, mlir_type(F32))
     tensor = emit_stablehlo.transpose(tensor, [loops.index(loop) for loop in order])
-    shape = [int(extent) for extent in tensor.type.shape]
+    shape = [int(size) for size in tensor.type.shape]
     rank = len(rows)
-    extents: list[DimSize] = [
+    m_sizes: list[DimSize] = [
         linalg.dim(tensor, axis) if is_dynamic(shape[axis]) else shape[axis] for axis in range(rank)
     ]
     if not rank:
-        return emit_stablehlo.reshape(tensor, [1, weight.tiles.k]), extents
+        return emit_stablehlo.reshape(tensor, [1, weight.tiles.k]), m_sizes
     groups = [list(range(rank)), list(range(rank, len(order)))]
-    return linalg.collapse(tensor, groups), extents
+    return linalg.collapse(tensor, groups), m_sizes
 
 
 def result_tensor(
-    match: BlockwiseMatch, matrix: Value, extents: Sequence[DimSize], type_: ir.Type
+    match: BlockwiseMatch, matrix: Value, m_sizes: Sequence[DimSize], type_: ir.Type
 ) -> Value:
-    """Return the result of a contraction from ``M x N`` of f32, with the extents of M's loops."""
+    """Return the result of a contraction from ``M x N`` of f32, with the sizes of M's loops."""
     weight, sizes = match.weight, match.weight.loop_sizes
     n: list[DimSize] = [sizes[loop] for loop in weight.columns]
-    if extents:
-        rank, total = len(extents), len(extents) + len(n)
+    if m_sizes:
+        rank, total = len(m_sizes), len(m_sizes) + len(n)
         groups = [list(range(rank)), list(range(rank, total))]
-        tensor = linalg.expand(matrix, groups, [*extents, *n])
+        tensor = linalg.expand(matrix, groups, [*m_sizes, *n])
     else:
         tensor = emit_stablehlo.reshape(matrix, [sizes[loop] for loop in weight.columns])
     loops = [*weight.batch, *match.outer, *weight.columns]
