@@ -122,6 +122,15 @@ def place_of(location: object) -> Place | None:
     return Place(match.group(1), int(match.group(2)), int(match.group(3)))
 
 
+_NAMED_LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
+
+
+def name_of_location(location: object) -> str:
+    """Return the name of an MLIR location; empty if it has none."""
+    match = _NAMED_LOCATION.match(str(location))
+    return match.group(1) if match else ""
+
+
 _MAX_MESSAGE_LENGTH = 4000
 """Characters of a message: a type in a file can have more than 100,000.
 

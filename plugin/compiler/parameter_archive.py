@@ -38,8 +38,9 @@ from ..dialects.dense import CONSTANTS, array_of_dense
 from ..emit import variables
 from ..emit.operation import is_used
 from ..emit.parameters import LOAD, ParameterStore, named_parameter, parameter_of
+from ..errors import name_of_location
 from ..formats.irpa import Archive
-from ..formats.irpa_writer import ArchiveWriter, create_archive
+from ..formats.irpa_writer import ArchiveWriter, bytes_of, create_archive
 from ..layouts import InferenceTensor, find_tensor
 from ..numerics.array_pieces import ArrayPieces
 from ..numerics.element_types import Array
@@ -52,7 +53,6 @@ SCOPE = "model"
 MIN_MOVED_BYTES = 1024
 """Bytes from which on a constant is moved to the archive; smaller ones stay in the executable."""
 
-_NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
 _BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 """Bytes of an element."""
 
@@ -124,9 +124,9 @@ class _Source:
         """
         self.release_pages()
         if name in self._archive:
-            return _bytes_of(self._archive[name].array())
+            return bytes_of(self._archive[name].array())
         has_planes = ":" in name and name not in self._tensors
-        return _bytes_of(self._arrays_of(name.rpartition(":")[0] if has_planes else name)[name])
+        return bytes_of(self._arrays_of(name.rpartition(":")[0] if has_planes else name)[name])
 
     def release_pages(self) -> None:
         """Return the pages of its files that were read to the system."""
@@ -175,10 +175,6 @@ def _copy_parameters(
     return names
 
 
-def _bytes_of(array: Array) -> Array:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
 class _Mover:
     def __init__(self, module: ir.Module, archive: ArchiveWriter, names: set[str]) -> None:
         self._module, self._archive = module, archive
@@ -213,8 +209,7 @@ class _Mover:
 
     def _define(self, op: Operation, attribute: Any) -> str:
         location = op.location
-        match = _NAME.match(str(location))
-        parameter = self._parameter(match.group(1) if match else "", attribute)
+        parameter = self._parameter(name_of_location(location), attribute)
         symbol = _unused("parameter", self._symbols)
         with ir.InsertionPoint.at_block_begin(self._module.body), location:
             variables.define(symbol, parameter, is_mutable=False)

@@ -91,7 +91,7 @@ class ArchiveWriter:
                 irpa.SPLAT.pack(array.nbytes, pattern, len(pattern)),
             )
             return
-        flat = _bytes_of(array)
+        flat = bytes_of(array)
         address_range = (flat.ctypes.data, array.nbytes)
         if address_range in self._mapped:
             offset, _ = self._mapped[address_range]
@@ -104,7 +104,7 @@ class ArchiveWriter:
     def add_pieces(self, name: str, array: ArrayPieces) -> None:
         """Write an array, each piece as soon as it is made; errors as `add_tensor`."""
         metadata = _metadata_of(name, array.dtype, array.shape)
-        pieces = (_bytes_of(piece).data for piece in array.pieces)
+        pieces = (bytes_of(piece).data for piece in array.pieces)
         self._add_data(name, metadata, pieces, array.nbytes)
 
     def add_blob(self, name: str, data: bytes) -> None:
@@ -174,7 +174,8 @@ def create_archive(path: str | os.PathLike[str]) -> Iterator[ArchiveWriter]:
         writer.finish()
 
 
-def _bytes_of(array: Array) -> Array:
+def bytes_of(array: Array) -> Array:
+    """Return the bytes of an array, in C order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 

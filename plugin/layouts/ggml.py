@@ -27,6 +27,7 @@ from ..numerics.packed_integers import pack_bits
 from .base import QuantizedLayout
 from .lookup import (
     LEVELS,
+    TWICE_E2M1,
     LookupBlockScaledLayout,
     SuperBlockLookupScaled_4_6_Layout,
     codebook,
@@ -49,8 +50,6 @@ _CHUNK_ELEMENTS = 2**20
 
 IQ4_NL_LEVELS = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 """The numbers of the indices of IQ4_NL and IQ4_XS."""
-_TWICE_E2M1 = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
-"""The numbers of MXFP4's elements (two bits of exponent, one of mantissa), which are halves."""
 
 PRIMITIVE_TYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -447,9 +446,9 @@ BLOCK_TYPES: dict[str, GgmlBlockType] = {
         256, "d:<f2 scales_h:2u1 scales_l:4u1 qs:128u1", SuperBlockLookupScaled_4_6_Layout,
         _iq4_xs, {"table": IQ4_NL_LEVELS},
     ),
-    "MXFP4": _type(32, "e:u1 qs:16u1", LookupBlockScaledLayout, _mxfp4, {"table": _TWICE_E2M1}),
+    "MXFP4": _type(32, "e:u1 qs:16u1", LookupBlockScaledLayout, _mxfp4, {"table": TWICE_E2M1}),
     "NVFP4": _type(
-        64, "scales:4u1 qs:32u1", LookupBlockScaledLayout, _nvfp4, {"table": _TWICE_E2M1},
+        64, "scales:4u1 qs:32u1", LookupBlockScaledLayout, _nvfp4, {"table": TWICE_E2M1},
         layout_blocks=4,
     ),
     "TQ1_0": _type(256, "qs:48u1 qh:4u1 d:<f2", BlockScaledPackedLayout, _tq1_0, _TERNARY),

@@ -179,6 +179,8 @@ class SuperBlockLookupScaled_4_6_Layout(_TableLayout, SuperBlockLayout):  # noqa
 
 _IQ1, _IQ2 = (-1, 0, 1), (8, 25, 43)
 """Magnitudes of the codebooks of IQ1 and IQ2, as in ggml: `LEVELS` has them by type."""
+TWICE_E2M1 = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
+"""Twice the value of each 4-bit float with two bits of exponent: MXFP4, NVFP4."""
 LEVELS: dict[str, tuple[int, ...]] = {
     "IQ1_S": _IQ1,
     "IQ1_M": _IQ1,

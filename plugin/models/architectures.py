@@ -14,9 +14,9 @@ from typing import Literal
 Pairs = Literal["halves", "neighbors"]
 Activation = Literal["gelu", "silu"]
 
-_QKV = ("attn_q", "attn_k", "attn_v")
-_FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
-LAYERS = (*_QKV, "attn_output", *_FEED_FORWARD)
+QKV = ("attn_q", "attn_k", "attn_v")
+FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
+LAYERS = (*QKV, "attn_output", *FEED_FORWARD)
 """The linear layers of a block."""
 EXPERT_LAYERS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 """The linear layers of all experts of a block; weights have the experts as their first axis."""
@@ -66,7 +66,7 @@ class Architecture(BlockStructure):
 
     activation: Activation = "silu"
     pairs: Pairs = "halves"
-    optional_biases: tuple[str, ...] = _QKV
+    optional_biases: tuple[str, ...] = QKV
     rope_factors: bool = False
     long_rope: bool = False
     pattern: int = 1
@@ -92,7 +92,7 @@ TABLE = {
         has_experts=True,
     ),
     "phi3": Architecture(optional_biases=(), long_rope=True, pattern=0, fused=True),
-    "qwen2": Architecture(biases=_QKV, optional_biases=("output",)),
+    "qwen2": Architecture(biases=QKV, optional_biases=("output",)),
     "qwen3": Architecture(qk_norms=True),
     "qwen3moe": Architecture(qk_norms=True, has_experts=True, needs_experts=True),
     "smollm3": Architecture(pairs="neighbors", optional_biases=LAYERS, unrotated_interval=4),

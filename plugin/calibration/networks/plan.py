@@ -30,7 +30,7 @@ from ...dialects.windows import dot_axes
 from ...emit.constant_values import constant_elements, is_constant
 from ...emit.operation import producer_named
 from ...emit.parameters import ModuleGlobals
-from ...errors import InputError, place_of
+from ...errors import InputError, name_of_location, place_of
 from ...transforms.base import is_public, walk
 from ...transforms.quantization.math.contraction import Contraction
 from .folding import only_use
@@ -187,14 +187,11 @@ def operations_of(block: ir.Block) -> list[Operation]:
     return [op.operation for op in block.operations]
 
 
-_NAMED_LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
-
-
 def name_of(op: Operation) -> str:
     """Return the name of an operation: that of its location, or its own with file and line."""
-    match = _NAMED_LOCATION.match(str(op.location))
-    if match:
-        return match.group(1)
+    written = name_of_location(op.location)
+    if written:
+        return written
     source_line = place_of(op.location)
     name = op.name.removeprefix("stablehlo.")
     return (

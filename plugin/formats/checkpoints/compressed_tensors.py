@@ -32,7 +32,7 @@ from ...core.strict_json import Json
 from ...layouts.activations import ActivationQuantization
 from ...layouts.affine import BlockAffineLayout
 from ...layouts.base import FLOAT_DTYPES, QuantizedLayout
-from ...layouts.lookup import LookupBlockScaledLayout
+from ...layouts.lookup import TWICE_E2M1, LookupBlockScaledLayout
 from ...layouts.scaled import TensorScaledLayout
 from ...layouts.small_floats import BlockScaledFloat8Layout
 from ...layouts.tensors import InferenceTensor
@@ -49,8 +49,6 @@ from .packed_words import PLANE_WIDTHS, unpack_stream
 from .powers_of_two import EXPONENT_DTYPES, powers_of_two
 from .targets import priority
 
-TWICE_E2M1 = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
-"""Twice the value of each 4-bit float."""
 _FLOAT8 = "float8_e4m3fn"
 _MakeLayout = Callable[[], QuantizedLayout]
 

@@ -11,10 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...core.read_record import Irrelevant
-from ..architectures import BlockStructure
-
-QKV = ("attn_q", "attn_k", "attn_v")
-FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
+from ..architectures import QKV, BlockStructure
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,11 @@ from ...core.json_settings import Settings
 from ...core.strict_json import Json, shown
 from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...layouts import InferenceTensor
-from ..architectures import Activation
+from ..architectures import FEED_FORWARD, QKV, Activation
 from ..configuration import Configuration, Experts, unrotated_blocks
 from ..rotary_embedding import Rotation
 from .architectures import (
-    FEED_FORWARD,
     IRRELEVANT_KEYS,
-    QKV,
     TABLE,
     WINDOW_ROPE_BASE,
     CheckpointArchitecture,

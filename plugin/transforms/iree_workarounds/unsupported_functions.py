@@ -11,12 +11,11 @@ Functions of constants are left to IREE, which computes them on the CPU at compi
 
 from __future__ import annotations
 
-import re
-
 from ...core._mlir import Operation, ir
 from ...dialects.quant import element_type
 from ...emit.linalg import depends_on_arguments
 from ...emit.operation import is_used
+from ...errors import name_of_location
 
 _F64_FUNCTIONS = {
     "stablehlo.cbrt": "cbrt", "math.cbrt": "cbrt",
@@ -40,8 +39,6 @@ _F64_FUNCTIONS_ON_VULKAN = _F64_FUNCTIONS | {
 
 _I64_FUNCTIONS_ON_VULKAN = {"stablehlo.count_leading_zeros": "count_leading_zeros"}
 
-_NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
-
 
 def why_absent(op: Operation, target: str) -> str:
     """Return the reason why IREE refuses an operation for a target; empty if it does not."""
@@ -55,8 +52,8 @@ def why_absent(op: Operation, target: str) -> str:
     is_absent = str(element_type(op.results[0].type)) == element
     if not is_used(op.results[0]) or not is_absent or not depends_on_arguments(op.results[0]):
         return ""
-    name = _NAME.match(str(op.location))
-    owner = f" for {name.group(1)}" if name else ""
+    name = name_of_location(op.location)
+    owner = f" for {name}" if name else ""
     device = "Vulkan" if is_vulkan else "llvm-cpu"
     return (
         f"computes {function} of {element}{owner}, which IREE does not do on {device}; convert the "
