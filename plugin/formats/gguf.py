@@ -32,7 +32,8 @@ import numpy as np
 from ..core.files import regular_file_size, wrong_download
 from ..core.strict_json import Json, JsonObject
 from ..errors import InputError, Place, SubquantError, UnsupportedError
-from ..layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES, GgmlTensor
+from ..layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES
+from ..layouts.ggml_tensor import GgmlTensor
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array, DType
 from .gguf_splits import Contents, read_parts

@@ -11,7 +11,7 @@ from __future__ import annotations
 from .activations import ActivationQuantization
 from .affine import BlockAffineLayout
 from .base import LAYOUTS, BlockLayout, QuantizedLayout, layout_class
-from .ggml import GgmlTensor
+from .ggml_tensor import GgmlTensor
 from .lookup import LookupBlockScaledLayout, SuperBlockLookupScaled_4_6_Layout
 from .packed import BlockScaledPackedLayout
 from .quantizers import DynamicScaledQuantizer, StaticScaledQuantizer

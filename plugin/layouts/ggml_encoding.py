@@ -13,7 +13,8 @@ import numpy as np
 
 from ..errors import InputError
 from ..numerics.element_types import Array
-from .ggml import BLOCK_TYPES, GgmlTensor
+from .ggml import BLOCK_TYPES
+from .ggml_tensor import GgmlTensor
 
 _ZEROS = {"Q4_0": 8, "Q5_0": 16}
 """The integer that stands for 0, of the types without offsets and of 4 or 5 bits."""

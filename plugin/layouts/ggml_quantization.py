@@ -20,7 +20,7 @@ from functools import partial
 import numpy as np
 
 from ..numerics.element_types import Array
-from .ggml import BLOCK_TYPES, IQ4_NL_LEVELS, GgmlTensor
+from .ggml import BLOCK_TYPES, IQ4_NL_LEVELS
 from .ggml_encoding import check_k, pack_runs, set_integers, set_six_bit_scales
 from .ggml_searches import (
     NO_MAGNITUDE,
@@ -34,6 +34,7 @@ from .ggml_searches import (
     range_factors,
     sequential_sum,
 )
+from .ggml_tensor import GgmlTensor
 
 _STEP_ELEMENTS = 1 << 16
 """Elements that are quantized in one step, whose arrays fit the L2 cache."""

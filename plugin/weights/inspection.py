@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from ..core.strict_json import Json, JsonObject, shown
 from ..formats.checkpoints.layers import PackedTensor
-from ..layouts.ggml import GgmlTensor
+from ..layouts.ggml_tensor import GgmlTensor
 from ..layouts.tensors import (
     InferenceTensor,
     PlanarQuantizedTensor,
