@@ -81,6 +81,9 @@ MIXED = {
                  node("SequenceAt", ["q", "zero"], ["y"])],
     "first rows": [node("Slice", ["x", "first", "some", "first"], ["y"])],
     "last rows": [node("Slice", ["x", "last", "whole", "first"], ["y"])],
+    "cumulative sum": [node("CumSum", ["x", "zero"], ["y"])],
+    "arg max": [node("ArgMax", ["x"], ["m"]), node("Cast", ["m"], ["f"], to=1),
+                node("Add", ["x", "f"], ["y"])],
     "copies": [*SIZES, node("ReduceSum", ["copies", "first"], ["m"]),
                node("Add", ["x", "m"], ["y"])],
 }  # fmt: skip
@@ -114,3 +117,22 @@ def test_slices_of_the_whole_batch_and_copies_for_each_element(cpu: Device) -> N
     main = Executable(compile_to_bytes(proto.SerializeToString(), DYNAMIC), cpu).main
     (expected,) = run_onnx_runtime(proto, arrays)
     np.testing.assert_array_equal(main(*arrays.values()), expected)
+
+
+def test_operators_along_another_axis_than_the_batch(cpu: Device) -> None:
+    nodes = [
+        node("CumSum", ["x", "last axis"], ["sums"]),
+        node("TopK", ["sums", "second"], ["most", "number"], axis=1),
+        node("ArgMax", ["x"], ["greatest"], axis=-1, keepdims=0),
+        node("Hardmax", ["x"], ["hard"], axis=1),
+        node("ReduceLogSumExp", ["x", "second"], ["total"]),
+        node("Atan", ["hard"], ["angle"]),
+    ]
+    types = {"most": "FLOAT", "number": "INT64", "greatest": "INT64", "angle": "FLOAT",
+             "total": "FLOAT"}  # fmt: skip
+    constants = {"last axis": np.int64(-1), "second": np.array([1])}
+    proto = model(nodes, {"x": ("FLOAT", ("n", 5))}, types, constants)
+    x = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
+    results = Executable(compile_to_bytes(proto.SerializeToString(), DYNAMIC), cpu).main(x)
+    for result, expected in zip(results, run_onnx_runtime(proto, {"x": x}), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)

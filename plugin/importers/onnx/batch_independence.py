@@ -277,9 +277,17 @@ def _from_axis(node: _BatchedNode, default: int = -1) -> bool:
     return _same_axes(node) and node.input_axes[0] < node.axis(default)
 
 
-def _along_axis(node: _BatchedNode) -> bool:
+def _along_axis(node: _BatchedNode, default: int = -1) -> bool:
     """The operator combines elements along the attribute ``axis``, which is not the batch."""
-    return _same_axes(node) and node.input_axes[0] != node.axis(-1)
+    return _same_axes(node) and node.input_axes[0] != node.axis(default)
+
+
+def _cumulative(node: _BatchedNode) -> bool:
+    """The operator adds up elements along input 1, an axis which is not the batch."""
+    axes = node.elements(node.traces, 1, "axis")
+    if not axes or not _same_axes(node):
+        return False
+    return node.input_axes[0] != axes[0] % len(node.shape(0))
 
 
 def _softmax(node: _BatchedNode) -> bool:
@@ -341,15 +349,16 @@ _SHAPE_INPUTS = {
 
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(
-        ("Abs", "Add", "And", "BitShift", "Cast", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu",
-         "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid",
-         "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log",
-         "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "PRelu",
-         "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign",
-         "Sqrt", "Sub", "Sum", "Swish", "Tanh", "ThresholdedRelu", "Where", "Xor", "Dropout",
-         "SwiGLU", "com.microsoft.BiasAdd", "com.microsoft.BiasGelu", "com.microsoft.FastGelu",
-         "com.microsoft.Gelu", "com.microsoft.QLinearAdd", "com.microsoft.QLinearMul",
-         "com.microsoft.QuickGelu"),
+        ("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift",
+         "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip",
+         "Cos", "Cosh", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater",
+         "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu",
+         "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not",
+         "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign",
+         "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "SwiGLU", "Swish", "Tan",
+         "Tanh", "ThresholdedRelu", "Where", "Xor", "com.microsoft.BiasAdd",
+         "com.microsoft.BiasGelu", "com.microsoft.FastGelu", "com.microsoft.Gelu",
+         "com.microsoft.QLinearAdd", "com.microsoft.QLinearMul", "com.microsoft.QuickGelu"),
         _elementwise,
     ),
     **dict.fromkeys(
@@ -371,7 +380,9 @@ _RULES: dict[str, _Rule] = {
         9 not in node.input_axes and _first_axes(node)
     ),
     "com.microsoft.QAttention": _with_past(8),
-    "LpNormalization": _along_axis,
+    **dict.fromkeys(("LpNormalization", "TopK"), _along_axis),
+    **dict.fromkeys(("ArgMax", "ArgMin"), lambda node: _along_axis(node, 0)),
+    **dict.fromkeys(("CumProd", "CumSum"), _cumulative),
     **dict.fromkeys(
         ("AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose",
          "DepthToSpace", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
@@ -390,12 +401,13 @@ _RULES: dict[str, _Rule] = {
         ("QuantizeLinear", "DequantizeLinear", "com.microsoft.QuantizeLinear",
          "com.microsoft.DequantizeLinear", "com.microsoft.QLinearSigmoid", "Expand", "Tile", "Pad",
          "com.microsoft.QLinearLeakyRelu", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceSum",
-         "ReduceL2", "ReduceL1", "ReduceProd", "ReduceSumSquare", "Split"),
+         "ReduceL2", "ReduceL1", "ReduceLogSum", "ReduceLogSumExp", "ReduceProd",
+         "ReduceSumSquare", "Split"),
         _same_axes,
     ),
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshaped),
     **dict.fromkeys(("Concat", "com.microsoft.QLinearConcat"), _concatenated),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
+    **dict.fromkeys(("Hardmax", "Softmax", "LogSoftmax"), _softmax),
     "Gather": _gathered,
     "Slice": _sliced,
     "Transpose": _transposed,
