@@ -343,3 +343,23 @@ def test_a_loop_over_stacked_weights_reads_them_as_they_are_stored(
     assert ("plane_bits" in contraction.attributes) == scheme_.is_packed
     assert not any(op.name == "subquant.unpack" for op in operations)
     assert model_.relative_error(cpu) <= LAYERS * scheme_.bounds[0]
+
+
+def test_text_of_a_lowered_function(cpu: Device) -> None:
+    """It has operations of ``chlo``, and a complex constant."""
+
+    def function(x: Any) -> Any:
+        factors = jnp.array([1 + 2j, 3j, -1, 0.5], dtype=jnp.complex64)
+        spectrum = jnp.fft.fft(jax.scipy.special.erf(x)) * factors
+        largest, indices = jax.lax.top_k(jnp.fft.ifft(spectrum).real, 3)
+        return largest, indices
+
+    x = np.random.default_rng(4).standard_normal((5, 4)).astype(np.float32)
+    text = jax.jit(function).lower(x).as_text()
+    assert "chlo.erf" in text
+    assert "chlo.top_k" in text
+    assert "complex<f32>" in text
+    largest, indices = compile_for(text, cpu).main(x)
+    expected_largest, expected_indices = jax.jit(function)(x)
+    np.testing.assert_allclose(largest, expected_largest, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(indices, expected_indices)

@@ -52,14 +52,15 @@ Value: TypeAlias = ir.Value
 
 
 def load_torch_dialects(context: ir.Context) -> None:
-    """Load the dialects ``torch`` and ``torch_c`` (conversions between its tensors and MLIR's).
+    """Load the dialects ``torch``, ``torch_c`` (conversions of its tensors to MLIR's) and ``chlo``.
 
-    No function registers ``torch_c``, which a pass loads that depends on it.
+    No function registers the last two; passes load them that depend on them.
     """
     _torch_mlir.register_dialect(context)
     empty = ir.Module.create(ir.Location.unknown(context))
-    manager = "builtin.module(torch-func-backend-type-conversion)"
-    passmanager.PassManager.parse(manager, context).run(empty.operation)
+    for name in ("torch-func-backend-type-conversion", "func.func(convert-torch-to-stablehlo)"):
+        manager = passmanager.PassManager.parse(f"builtin.module({name})", context)
+        manager.run(empty.operation)
 
 
 _passes_registered = False

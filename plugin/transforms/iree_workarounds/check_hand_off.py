@@ -102,12 +102,15 @@ class CheckHandOff(ModulePass):
             if PREPACKED_SUFFIX in symbol:
                 _drop_signature_attributes(op)
             elif is_public(op) and len(op.regions[0].blocks) and symbol != SET_LOOP_LIMIT:
+                _check_signature(op)
                 arguments = op.regions[0].blocks[0].arguments
                 is_consumed = [argument in consumed for argument in arguments]
                 _write_reflection(op, entries, is_consumed, symbol in storing)
         return UNCHANGED  # no verifier looks at a function's reflection
 
 
+_VALUES = (ir.RankedTensorType, ir.IntegerType, ir.FloatType, ir.IndexType, ir.VectorType)
+_IREE_TYPES = ("!hal.", "!util.")
 _LOWERED_DIALECTS = ("quant.", "subquant.", "shape.")
 # Dialects of IREE, which the bindings do not register.
 _IREE_DIALECTS = ("util.", "flow.", "hal.", "stream.", "iree_", "io_parameters.", "check.", "vm.")
@@ -125,6 +128,17 @@ def _check_name(name: str, op: Any) -> None:
             "it; lower it first",
             op,
         )
+
+
+def _check_signature(op: Any) -> None:
+    """Refuse a public function with arguments or results that are neither tensors nor numbers."""
+    type_ = op.attributes["function_type"].value
+    for kind, declared in (("argument", type_.inputs), ("result", type_.results)):
+        for number, each in enumerate(declared):
+            if not isinstance(each, _VALUES) and not str(each).startswith(_IREE_TYPES):
+                raise UnsupportedError(
+                    f"has {kind} {number} of type '{each}'; expected a tensor or a number", op
+                )
 
 
 def _check_loops(operations: Sequence[ir.Operation]) -> None:

@@ -166,6 +166,19 @@ def _dimension_of_bits(op: Operation) -> NoMatch | None:
     return None
 
 
+_SHARDINGS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
+"""Custom calls of JAX that place a tensor on devices; on one device they are the identity."""
+
+
+def _drop_sharding(op: Operation) -> Replacement:
+    """Replace a placement on devices by its operand."""
+    types = [each.type for each in (*op.operands, *op.results)]
+    is_sharding = op.attributes["call_target_name"].value in _SHARDINGS
+    if not is_sharding or len(types) != 2 or types[0] != types[1]:
+        return NoMatch("is no placement of a whole tensor")
+    return op.operands[0]
+
+
 _SHAPES: dict[str, Pattern] = {
     "stablehlo.broadcast_in_dim": order_broadcast,
     "stablehlo.dynamic_conv": expand_dynamic_conv,
@@ -191,6 +204,7 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.batch_norm_grad": expand_batch_norm_grad,
     "stablehlo.batch_norm_training": expand_batch_norm_training,
     "stablehlo.convolution": expand_convolution,
+    "stablehlo.custom_call": _drop_sharding,
     "stablehlo.dynamic_broadcast_in_dim": expand_dynamic_broadcast,
     "stablehlo.dynamic_pad": expand_dynamic_pad,
     "stablehlo.dynamic_reshape": expand_dynamic_reshape,

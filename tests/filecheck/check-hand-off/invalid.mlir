@@ -83,3 +83,18 @@ func.func @unknown(%x: tensor<4xf32>) {
 func.func @unranked_memory(%x: memref<*xf32>) {
   return
 }
+
+// -----
+
+// expected-error @+1 {{'func.func' op has result 1 of type 'tuple<tensor<2xf32>>'; expected a tensor or a number}}
+func.func @tuple(%x: tensor<2xf32>) -> (tensor<2xf32>, tuple<tensor<2xf32>>) {
+  %0 = stablehlo.tuple %x : tuple<tensor<2xf32>>
+  return %x, %0 : tensor<2xf32>, tuple<tensor<2xf32>>
+}
+
+// -----
+
+// expected-error @+1 {{'func.func' op has argument 0 of type 'memref<2xf32>'; expected a tensor or a number}}
+func.func @memory(%x: memref<2xf32>) {
+  return
+}

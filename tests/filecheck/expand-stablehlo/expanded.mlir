@@ -95,6 +95,17 @@ func.func @updates(%x: tensor<2xi32>, %at: tensor<i32>, %whole: tensor<9xi32>) -
   return %0, %1, %2 : tensor<9xi32>, tensor<9xi32>, tensor<9xi32>
 }
 
+// One device has the whole tensor.
+// CHECK-LABEL: func.func @sharding(
+// CHECK-SAME: %[[X:[^:]+]]: tensor<2xf32>
+// CHECK-NEXT: %[[Y:.+]] = stablehlo.custom_call @other(%[[X]])
+// CHECK-NEXT: return %[[Y]]
+func.func @sharding(%x: tensor<2xf32>) -> tensor<2xf32> {
+  %0 = stablehlo.custom_call @Sharding(%x) {mhlo.sharding = "{replicated}"} : (tensor<2xf32>) -> tensor<2xf32>
+  %1 = stablehlo.custom_call @other(%0) : (tensor<2xf32>) -> tensor<2xf32>
+  return %1 : tensor<2xf32>
+}
+
 // CHECK-LABEL: func.func @special
 // CHECK: stablehlo.bitcast_convert %arg0
 // CHECK: stablehlo.ceil %arg0 {ordinary_operands}
