@@ -100,6 +100,7 @@ def test_shards_are_read_in_the_order_of_the_index(tmp_path: Path) -> None:
     [
         ({"d": "model-00002-of-00002.safetensors"}, "tensor 'd' is not in 'model-00002-of"),
         ({"c": "model-00001-of-00002.safetensors"}, "tensor 'c' is not in 'model-00001-of"),
+        ({"c": None}, "the index has no tensor of 'model-00002-of-00002.safetensors', a shard"),
         ({"b": None}, "'model-00001-of-00002.safetensors' holds the tensor 'b', and .* nothing of"),
         ({"c": "model-3.safetensors"}, r"cannot read '.*model-3.safetensors': No such file"),
         ({"c": "../model.safetensors"}, "tensor 'c' is said to be in '../model.safetensors', exp"),

@@ -4,10 +4,11 @@ A checkpoint is a folder with ``config.json`` and ``model.safetensors``, or shar
 ``model.safetensors.index.json`` lists, or a single file. The configuration becomes the properties
 ``meta`` (keys that begin with an underscore) and ``hparams`` (the others), as sharktank splits it.
 
-An index is checked both ways: each tensor it names is in the file it names, and the files have no
-others, so none is lost and none is there twice. Its ``total_size`` is not checked: writers disagree
-on its definition. A shard without its index is refused. The ``__metadata__`` of the files goes to
-the property ``metadata``, without the framework that wrote them and descriptions of packed tensors.
+An index is checked both ways: each tensor it names is in the file it names, the files have no
+others, and no shard is left out, so none is lost and none is there twice. Its ``total_size`` is not
+checked: writers disagree on its definition. A shard without its index is refused. The
+``__metadata__`` of the files goes to the property ``metadata``, without the framework that wrote
+them and descriptions of packed tensors.
 
 Where the configuration has a ``quantization_config`` (or the file ``quantize_config.json`` of
 AutoGPTQ, or ``quant_config.json`` of AutoAWQ, is there), packed weights become quantized tensors
@@ -36,7 +37,7 @@ from .checkpoints.torchao import TorchAoFormat
 from .safetensors import SafetensorsFile, read_safetensors
 
 _INDEX = ".safetensors.index.json"
-_SHARD = re.compile(r".*-(\d{5})-of-(\d{5})\.safetensors", re.DOTALL)
+_SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors", re.DOTALL)
 _KEY = "quantization_config"
 _OLD_CONFIGURATIONS = ("quantize_config.json", "quant_config.json")
 _OTHER_KEYS = ("quantization",)
@@ -97,10 +98,10 @@ def read_huggingface(
         arrays, files = _read_shards(source)
     else:
         match = _SHARD.fullmatch(source.name)
-        if match is not None and int(match[2]) > 1:
+        if match is not None and int(match["count"]) > 1:
             raise InputError(
-                f"is shard {int(match[1])} of {int(match[2])}, which is not a whole model; give "
-                f"the folder or the index (*{_INDEX}), which names all of them",
+                f"is shard {int(match['number'])} of {int(match['count'])}, which is not a whole "
+                f"model; give the folder or the index (*{_INDEX}), which names all of them",
                 Place(str(source)),
             )
         files = [read_safetensors(source)]
@@ -243,6 +244,12 @@ def _quantizations(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[st
             yield from _quantizations(part, f"{prefix}{key}.")
 
 
+def _shard_stem(file: str) -> tuple[str, str] | None:
+    """Return the part of a name that the shards of a model share, with their number."""
+    match = _SHARD.fullmatch(file)
+    return None if match is None else (match["stem"], match["count"])
+
+
 def _read_shards(index: Path) -> tuple[dict[str, Array], list[SafetensorsFile]]:
     """Return the arrays of all files that an index names, in its order, and the files."""
     location = Place(str(index))
@@ -264,7 +271,8 @@ def _read_shards(index: Path) -> tuple[dict[str, Array], list[SafetensorsFile]]:
             )
     arrays: dict[str, Array] = {}
     shards: list[SafetensorsFile] = []
-    for file in dict.fromkeys(files.values()):
+    listed = dict.fromkeys(files.values())
+    for file in listed:
         shard = read_safetensors(index.parent / file)
         shards.append(shard)
         for name, array in shard.tensors.items():
@@ -279,6 +287,14 @@ def _read_shards(index: Path) -> tuple[dict[str, Array], list[SafetensorsFile]]:
         if name not in arrays:
             raise InputError(
                 f"tensor {shown(name)} is not in {shown(file)}, where the index says it is",
+                location,
+            )
+    stems = {_shard_stem(file) for file in listed} - {None}
+    for other in sorted(os.listdir(index.parent)):
+        if other not in listed and _shard_stem(other) in stems:
+            raise InputError(
+                f"the index has no tensor of {shown(other)}, a shard of the same model; write the "
+                "index again, or remove the file",
                 location,
             )
     return {name: arrays[name] for name in files}, shards
