@@ -144,8 +144,8 @@ def test_the_high_bits_of_6_bit_minimums_are_shifted(
     expected = -np.array([q4_k_integers(block)[1] for block in blocks], np.float32)
     assert (expected <= -16).mean() > 0.7
     layout = tensor_of(name, blocks).unpack()
-    got = layout.dequant().reshape((*expected.shape, -1))
-    np.testing.assert_array_equal(got, np.broadcast_to(expected[..., None], got.shape))
+    got = layout.dequant_blocked()
+    np.testing.assert_array_equal(got, np.broadcast_to(expected[None, ..., None], got.shape))
 
     def unshifted(
         self: PackedIntegers, planes: dict[str, np.ndarray], shape: tuple[int, ...]
@@ -154,7 +154,7 @@ def test_the_high_bits_of_6_bit_minimums_are_shifted(
         return np.bitwise_or.reduce(pieces).reshape(shape)
 
     monkeypatch.setattr(PackedIntegers, "packed", unshifted)
-    wrong = layout.dequant().reshape((*expected.shape, -1))[..., 0] != expected
+    wrong = layout.dequant_blocked()[0, ..., 0] != expected
     assert wrong[expected <= -16].all()
 
 
@@ -167,8 +167,7 @@ def test_6_bit_scales(name: str) -> None:
     actual = layout.block_form().real_scales(ExpressedType.F32)
     np.testing.assert_array_equal(actual.reshape(scales.shape), scales)
     np.testing.assert_array_equal(
-        layout.dequant().reshape((*scales.shape, -1)),
-        scales[..., None] * layout.values()[0].astype(np.float32),
+        layout.dequant_blocked()[0], scales[..., None] * layout.values()[0].astype(np.float32)
     )
 
 

@@ -110,6 +110,10 @@ class QuantizedLayout(ABC):
     def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values, of the layout's shape."""
 
+    def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """The values with the blocks of the planes as axes of their own, as in sharktank."""
+        return self.dequant(dtype)
+
     def expect(self, plane: str, shape: tuple[int, ...], *dtypes: str) -> None:
         """Raise an InputError if a plane has another shape, or none of some dtypes (by name)."""
         array = self.planes.get(plane)

@@ -221,6 +221,11 @@ class BlockScaledLayout(BlockLayout):
         offsets = self.planes.get("m")
         return self.planes["d"].reshape(grid), None if offsets is None else offsets.reshape(grid)
 
+    def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """The values ``[..., K / B, B]``."""
+        blocks = self.shape[-1] // self.block_size
+        return self.dequant(dtype).reshape((*self.shape[:-1], blocks, self.block_size))
+
 
 class BlockScaledI4Layout(BlockScaledLayout):
     """`BlockScaledLayout` with two 4-bit values in a byte, the even one in the low bits.

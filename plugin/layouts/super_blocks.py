@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import InputError, UsageError
 from ..numerics.block_form import BlockForm
@@ -128,6 +129,12 @@ class SuperBlockLayout(BlockLayout):
         scales = np.asarray(self.block_form().real_scales(self.expressed()))
         grid = (*self.shape[:-1], self.shape[-1] // self.block_size)
         return self._sub_channel(self.storage, scales.reshape(grid))
+
+    def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """The values ``[..., SUP, SUB, B]``."""
+        size = (self.sub_blocks, self.block_size)
+        supers = self.shape[-1] // (size[0] * size[1])
+        return self.dequant(dtype).reshape((*self.shape[:-1], supers, *size))
 
 
 class SuperBlockOffsetScaled_4_6_Layout(SuperBlockLayout):  # noqa: N801 (the name in archives)
