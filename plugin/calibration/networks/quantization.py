@@ -142,13 +142,8 @@ def quantize_network(
     )
     noise, count = None, described["results"]
     if samples is not None and held_out:
-        other = _Program(reporting, described, device, on_step)
-        noise = NoiseMeter(count + len(described["reported"]))
-        observed = sum(described["observed"])
-        for index in held_out:
-            arguments = samples.batch(index)
-            floats, integers = run(arguments), other(arguments)
-            noise.add([*floats[:count], *floats[count + observed :]], integers)
+        reported = _Program(reporting, described, device, on_step)
+        noise = _noise(run, reported, map(samples.batch, held_out), described)
 
     def sqnr(index: int) -> float | None:
         return None if noise is None else noise.sqnr(index)
@@ -165,6 +160,18 @@ def quantize_network(
         0 if samples is None else len(calibration),
         0 if samples is None else len(held_out),
     )
+
+
+def _noise(
+    run: _Program, reported: _Program, batches: Iterable[list[Array]], described: dict[str, Any]
+) -> NoiseMeter:
+    """Compare the results and layers of the quantized program with those of the float one."""
+    count, observed = described["results"], sum(described["observed"])
+    noise = NoiseMeter(count + len(described["reported"]))
+    for arguments in batches:
+        floats, integers = run(arguments), reported(arguments)
+        noise.add([*floats[:count], *floats[count + observed :]], integers)
+    return noise
 
 
 def _check_layers(described: dict[str, Any]) -> None:

@@ -20,6 +20,8 @@ Source: TOSA specification, ``TRANSPOSE_CONV2D``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ... import emit
 from ...core._mlir import Operation, Value
 from ...emit import linalg, tosa
@@ -40,17 +42,11 @@ def lower_transpose_conv2d(op: Operation) -> Value:
         )
     strides = [int(step) for step in op.attributes["stride"]]
     top, bottom, left, right = (int(pad) for pad in op.attributes["out_pad"])
-    batch, *sizes, channels = map(int, x.type.shape)
+    batch, *sizes, _ = map(int, x.type.shape)
     outputs, *kernel, _ = map(int, weight.type.shape)
     taps = [-(-size // step) for size, step in zip(kernel, strides, strict=True)]
-
-    missing = [n * step - size for n, step, size in zip(taps, strides, kernel, strict=True)]
-    weight = tosa.pad(weight, [(0, 0), *((0, n) for n in missing), (0, 0)], weight_zp)
-    by_phase = [outputs, taps[0], strides[0], taps[1], strides[1], channels]
-    weight = tosa.transpose(tosa.reshape(weight, by_phase), [2, 4, 0, 1, 3, 5])
     phases = strides[0] * strides[1]
-    weight = tosa.reshape(weight, [phases * outputs, *taps, channels])
-    weight = tosa.reverse(tosa.reverse(weight, 1), 2)
+    weight = _phase_weights(weight, weight_zp, strides, taps)
 
     # Pixels of all phases before the first and after the last one that an input pixel adds to.
     pads = [(top, bottom), (left, right)]
@@ -98,3 +94,16 @@ def lower_transpose_conv2d(op: Operation) -> Value:
     ]
     cut = tosa.slice_(whole, [0, *first, 0], [batch, *ends, outputs])
     return linalg.cast(cut, result)
+
+
+def _phase_weights(
+    weight: Value, zero_point: Value, strides: Sequence[int], taps: Sequence[int]
+) -> Value:
+    """Return a weight ``[OC, KH, KW, C]`` as a reversed kernel of `taps` for each output phase."""
+    outputs, *kernel, channels = map(int, weight.type.shape)
+    missing = [n * step - size for n, step, size in zip(taps, strides, kernel, strict=True)]
+    weight = tosa.pad(weight, [(0, 0), *((0, n) for n in missing), (0, 0)], zero_point)
+    by_phase = [outputs, taps[0], strides[0], taps[1], strides[1], channels]
+    weight = tosa.transpose(tosa.reshape(weight, by_phase), [2, 4, 0, 1, 3, 5])
+    weight = tosa.reshape(weight, [strides[0] * strides[1] * outputs, *taps, channels])
+    return tosa.reverse(tosa.reverse(weight, 1), 2)
