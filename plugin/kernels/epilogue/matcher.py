@@ -21,7 +21,7 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import array_of_dense
 from ...dialects.grids import zero_point_grid
-from ...dialects.quant import parameters_of
+from ...dialects.quant import SCASTS, parameters_of
 from ...dialects.subquant import REQUANTIZE
 from ...emit import ArrayLike
 from ...emit.constant_values import constant_elements
@@ -34,7 +34,6 @@ from ...numerics.requantization import Requantization
 
 _MAX_OPERATIONS = 64
 """Operations of an epilogue, at most; IREE computes further ones."""
-_CASTS = ("quant.scast", "subquant.scast")
 
 
 def _subtract_zero_point(op: Operation, x: ArrayLike) -> ArrayLike:
@@ -61,7 +60,7 @@ OPERATIONS: dict[str, Callable[..., ArrayLike]] = {
             *("shift_right_arithmetic", "subtract", "xor"),
         )
     },
-    **{name: EVALUATED[name] for name in (*_CASTS, "subquant.saturate")},
+    **{name: EVALUATED[name] for name in (*SCASTS, "subquant.saturate")},
     "subquant.subtract_zero_point": _subtract_zero_point,
 }
 """Operations of epilogues and their functions; requantization has its own emitters."""
@@ -188,7 +187,7 @@ def constant_grid(
     if op is None:
         return None
     array: Array | None
-    if op.name in _CASTS:
+    if op.name in SCASTS:
         return constant_grid(op.operands[0], shape, axis, module_globals)
     if op.name == "stablehlo.constant" and op.attributes["value"].is_splat:
         attribute = op.attributes["value"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core._mlir import Value, ir
+from ...dialects.quant import SCASTS
 from ...emit import ArrayLike, tensor
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import is_invariant
@@ -52,8 +53,6 @@ conversion in the kernel and 0.210 with a converted copy, with two threads 0.110
 14x14x256 (sixteen tiles) 0.206 and 0.196, with two threads 0.105 and 0.110. (Code for Haswell on
 Emerald Rapids. A copy of few activations is part of the same dispatch.)
 """
-_VIEW_CASTS = ("quant.scast", "subquant.scast")
-"""Operations that write nothing."""
 _MOVEMENTS = ("stablehlo.concatenate", "stablehlo.reshape", "stablehlo.slice")
 """Operations that copy or view the result of a kernel."""
 
@@ -326,6 +325,6 @@ def _has_one_use(value: Value) -> bool:
     """True if a computed value has one reader, whose operand the producing kernel may write."""
     if isinstance(value.owner, ir.Block) or value.owner.operation.name in _MOVEMENTS:
         return False
-    if value.owner.operation.name in _VIEW_CASTS:
+    if value.owner.operation.name in SCASTS:
         return _has_one_use(value.owner.operation.operands[0])
     return len(list(value.uses)) == 1
