@@ -16,6 +16,7 @@ import torch
 from ...errors import UnsupportedError
 from . import pooling
 from .bit_operations import bit_operations
+from .dynamic_axes import dynamic_axes_operators
 from .grid_sampling import grid_sampling_operators
 from .half_precision import half_operators
 from .indexing import indexing_operators
@@ -295,6 +296,7 @@ def decomposition_table() -> Table:
     table: Table = dict(get_decomposition_table()) | of_pytorch
     for operators in (
         bit_operations,
+        dynamic_axes_operators,
         grid_sampling_operators,
         indexing_operators,
         ordering_operators,

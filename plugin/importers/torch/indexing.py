@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from .dynamic_axes import is_dynamic, take
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -61,10 +64,14 @@ def _diagonal(values: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> 
     """Slice flat matrices with a step of a row and an element."""
     rank = values.dim()
     rows, columns = values.shape[dim1], values.shape[dim2]
-    if any(isinstance(size, torch.SymInt) for size in (rows, columns)):
-        return NotImplemented
     outer = [axis for axis in range(rank) if axis not in (dim1 % rank, dim2 % rank)]
     matrices = values.permute([*outer, dim1 % rank, dim2 % rank])
+    if is_dynamic(rows, columns):
+        count = rows - abs(offset)
+        if not statically_known_true(rows == columns) or not statically_known_true(count >= 0):
+            return NotImplemented
+        indices = [torch.arange(count) + max(shift, 0) for shift in (-offset, offset)]
+        return torch.ops.aten.index.Tensor(matrices, [*[None] * len(outer), *indices])
     flat = matrices.reshape([*matrices.shape[:-2], rows * columns])
     start = offset if offset >= 0 else -offset * columns
     count = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)
@@ -108,11 +115,13 @@ def _as_strided_scatter(
 
 def _unfold(values: Tensor, dimension: int, size: int, step: int) -> Any:
     """Take the windows of an axis by index; their elements are the last axis."""
-    if not values.dim() or isinstance(values.shape[dimension], torch.SymInt):
+    if not values.dim():
         return NotImplemented
     axis = dimension % values.dim()
-    starts = torch.arange(0, values.shape[axis] - size + 1, step)
+    starts = torch.arange((values.shape[axis] - size) // step + 1) * step
     positions = starts[:, None] + torch.arange(size)
+    if is_dynamic(values.shape[axis]):
+        return take(values, axis, positions).movedim(axis + 1, -1)
     windows = values.index_select(axis, positions.reshape(-1))
     return windows.unflatten(axis, tuple(positions.shape)).movedim(axis + 1, -1)
 

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from .dynamic_axes import is_dynamic, running_reduction
+
 Tensor: TypeAlias = torch.Tensor
 
 
@@ -108,8 +110,10 @@ def _running_extreme(is_extreme: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def _running_product(values: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    if not values.dim() or isinstance(values.shape[dim], torch.SymInt):
+    if not values.dim():
         return NotImplemented
+    if is_dynamic(values.shape[dim]):
+        return running_reduction(torch.prod, 1)(values, dim, dtype=dtype)
     wide = dtype or (values.dtype if values.is_floating_point() else torch.int64)
     return _running([values.to(wide)], dim, lambda a, b: [a[0] * b[0]])[0]
 

@@ -73,6 +73,10 @@ _OPERATOR = re.compile(
     r"failed to legalize operation '"
     r"(?:torch\.(aten[\w.]+)'|torch\.operator'.*name = \"torch\.([\w.]+)\")"
 )
+_CURRENT = re.compile(
+    r"see current operation: .*?\"torch\.(?:(aten[\w.]+)\"|operator\".*name = \"torch\.([\w.]+)\")"
+)
+"""The operator at which a pass of torch-mlir failed, in a note."""
 
 
 def _is_of_torch(op: Operation) -> bool:
@@ -91,7 +95,7 @@ def _refusal(operator: str) -> str:
 
 def _reworded(message: str, notes: list[str]) -> str:
     """Name the operator that torch-mlir cannot lower, in PyTorch's words."""
-    match = _OPERATOR.search(message)
+    match = _OPERATOR.search(message) or _CURRENT.search("\n".join([message, *notes]))
     return message if match is None else _refusal(match.group(1) or match.group(2))
 
 
