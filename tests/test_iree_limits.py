@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import subquant
 from bare_iree import FIXED, assert_refused
-from devices import ON_DEVICES, compile_for
+from devices import ON_DEVICES, compile_for, run
 from programs import PRODUCT, convolution_of, one_operation
 from stablehlo_forms import SCATTERS, reduce_window, scatter
 from subquant.compiler.compilation import compile_to_bytes
@@ -270,3 +271,27 @@ func.func @main(%x: tensor<?x8x8x4xf32>, %w: tensor<3x3x4x4xf32>) -> tensor<?x5x
 def test_negative_padding_of_a_dynamic_batch_is_still_refused() -> None:
     with pytest.raises(CompilerError, match=r"failed to legalize operation 'stablehlo\.convol"):
         compile_to_bytes(CROPPED, CompileOptions())
+
+
+TO_BF16 = """
+func.func @main(%x: tensor<64xi32>, %p: tensor<64xi1>) -> (tensor<64xbf16>, tensor<64xbf16>) {
+  %f = stablehlo.convert %x : (tensor<64xi32>) -> tensor<64xf32>
+  %y = stablehlo.convert %f : (tensor<64xf32>) -> tensor<64xbf16>
+  %q = stablehlo.convert %p : (tensor<64xi1>) -> tensor<64xbf16>
+  return %y, %q : tensor<64xbf16>, tensor<64xbf16>
+}
+"""
+
+
+@ON_DEVICES
+def test_integers_become_bf16(device: Device, device_name: str) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.integers(-(2**23), 2**23, 64).astype(np.int32)
+    p = rng.integers(0, 2, 64).astype(bool)
+    for actual, exact in zip(run(TO_BF16, device, x, p), (x, p), strict=True):
+        np.testing.assert_array_equal(actual, exact.astype(ml_dtypes.bfloat16))
+
+
+def test_conversions_of_integers_to_bf16_are_still_refused() -> None:
+    message = b"undefined symbol: __truncsfbf2"
+    assert_refused(TO_BF16, message, "_convert_integers in iree_workarounds/expand_stablehlo.py")

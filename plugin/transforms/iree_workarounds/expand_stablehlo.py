@@ -3,9 +3,10 @@
 README.md of this folder lists each workaround, its symptom, its cause, and its test. This pass
 applies their patterns in an order in which each sees the results of earlier ones.
 
-Three small workarounds are patterns of this file (all targets):
+Four small workarounds are patterns of this file (all targets):
 
 * ``add`` of i1: IREE adds modulo 2, but the specification defines a logical or.
+* ``convert`` of integers to bf16: IREE calls a function that it has not (``__truncsfbf2``).
 * ``get_dimension_size`` of unsigned integers: IREE refuses it.
 * ``select_and_scatter`` that is not quantized: IREE refuses it (`select_and_scatter`).
 
@@ -27,11 +28,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ... import emit
-from ...core._mlir import Operation, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...dialects.stablehlo import CONTRACTIONS
+from ...emit.operation import with_element
 from ...errors import Remark
-from ..base import UNCHANGED, ModulePass, NoMatch, Pattern, Replacement, apply_patterns, named
+from ..base import (
+    UNCHANGED,
+    ModulePass,
+    NoMatch,
+    Pattern,
+    Replacement,
+    apply_patterns,
+    named,
+    producer_named,
+)
 from .batch_norm import expand_batch_norm_grad, expand_batch_norm_training
 from .bf16_quantization import round_quantization
 from .broadcast_axes import order_broadcast
@@ -157,6 +168,28 @@ def _add(op: Operation) -> Replacement:
     return emit.value("stablehlo.or", list(op.operands), op.results[0].type)
 
 
+def _convert_integers(op: Operation) -> Replacement:
+    """Convert integers to f32 first, rounded to the precision of bf16: else IREE folds both."""
+    operand, type_ = op.operands[0], op.results[0].type
+    if element_type(type_) != ir.BF16Type.get():
+        return NoMatch("does not convert to bf16")
+    is_f32 = element_type(operand.type) == ir.F32Type.get()
+    of_integers = producer_named(operand, "stablehlo.convert") if is_f32 else op
+    if of_integers is None or not _has_integers(of_integers.operands[0]):
+        return NoMatch("converts no integers")
+    wide = with_element(type_, ir.F32Type.get())
+    value = emit.value("stablehlo.convert", [of_integers.operands[0]], wide)
+    i32 = ir.IntegerType.get_signless(32)
+    sizes = {"exponent_bits": 8, "mantissa_bits": 7}
+    bits = {name: ir.IntegerAttr.get(i32, size) for name, size in sizes.items()}
+    rounded = emit.value("stablehlo.reduce_precision", [value], wide, bits)
+    return emit.value("stablehlo.convert", [rounded], type_)
+
+
+def _has_integers(value: Value) -> bool:
+    return isinstance(element_type(value.type), ir.IntegerType)
+
+
 def _dimension_of_bits(op: Operation) -> NoMatch | None:
     """Take the dimension size of the bits of unsigned integers."""
     operand = op.operands[0]
@@ -201,6 +234,7 @@ _BOUNDS: dict[str, Pattern] = {
 }
 _PATTERNS: dict[str, Pattern] = {
     "stablehlo.add": _add,
+    "stablehlo.convert": _convert_integers,
     "stablehlo.batch_norm_grad": expand_batch_norm_grad,
     "stablehlo.batch_norm_training": expand_batch_norm_training,
     "stablehlo.convolution": expand_convolution,
