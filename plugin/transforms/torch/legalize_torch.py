@@ -85,18 +85,21 @@ def _is_of_torch(op: Operation) -> bool:
     return bool(op.name.startswith(_DIALECTS))
 
 
-def _refusal(operator: str) -> str:
+def _refusal(operator: str, reason: str = "") -> str:
     return (
         f"the program has the operator {operator}, which torch-mlir does not lower to StableHLO "
-        "with these arguments; write it with others in the module, or give subquant a model in "
-        "ONNX (torch.onnx.export)"
+        f"with these arguments{reason and f' ({reason})'}; write it with others in the module, or "
+        "give subquant a model in ONNX (torch.onnx.export)"
     )
 
 
 def _reworded(message: str, notes: list[str]) -> str:
     """Name the operator that torch-mlir cannot lower, in PyTorch's words."""
-    match = _OPERATOR.search(message) or _CURRENT.search("\n".join([message, *notes]))
-    return message if match is None else _refusal(match.group(1) or match.group(2))
+    match = _OPERATOR.search(message)
+    if match is not None:
+        return _refusal(match.group(1) or match.group(2))
+    match = _CURRENT.search("\n".join(notes))
+    return message if match is None else _refusal(match.group(1) or match.group(2), message)
 
 
 _POOLS = tuple(
