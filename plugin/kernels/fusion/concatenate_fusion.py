@@ -27,7 +27,8 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import is_quantized
 from ...emit.constant_values import is_invariant
 from ...emit.kernel import KernelTable
-from ...emit.operation import element_of, is_dynamic
+from ...emit.operation import element_of, is_dynamic, producer_of
+from ...emit.parameters import LOAD
 from ...emit.stablehlo_semantics import reshape_source
 from ...emit.variables import STORE
 from ...numerics.element_types import I8
@@ -39,7 +40,7 @@ _STORES = (STORE, "func.return")
 
 
 def fuse_concatenations(kernels: KernelTable, fuse_below_macs: int) -> None:
-    """Replace concatenations that small kernels read, and slices of their results.
+    """Replace concatenations that small kernels read, and slices of results of small kernels.
 
     A kernel is small if it can be fused: it takes as long as at most `fuse_below_macs`.
     """
@@ -48,9 +49,10 @@ def fuse_concatenations(kernels: KernelTable, fuse_below_macs: int) -> None:
         for call in kernels.calls
         if call.kernel.macs is not None and call.kernel.macs <= fuse_below_macs
     }
+    calls = {call.operation for call in kernels.calls}
     for block in dict.fromkeys(op.block for op in small):
         for op in [each.operation for each in block.operations]:
-            if op.name == _CONCATENATE and _is_read(op, small):
+            if op.name == _CONCATENATE and _is_of_stream(op, calls) and _is_read(op, small):
                 kernel = _concatenation(op)
             elif op.name == _SLICE and _is_between(op, small):
                 kernel = _slice(op)
@@ -67,6 +69,7 @@ def fuse_concatenations(kernels: KernelTable, fuse_below_macs: int) -> None:
             result.replace_all_uses_with(new)
             op.erase()
             small.add(new.owner.operation)
+            calls.add(new.owner.operation)
 
 
 def _users(op: Operation) -> list[Operation]:
@@ -80,6 +83,12 @@ def _users(op: Operation) -> list[Operation]:
             else:
                 users.append(user)
     return users
+
+
+def _is_of_stream(op: Operation, calls: Collection[Operation]) -> bool:
+    """True if kernels or variables have an operand, so that it is no packed argument."""
+    producers = map(producer_of, map(reshape_source, op.operands))
+    return any(each is not None and (each in calls or each.name == LOAD) for each in producers)
 
 
 def _is_read(op: Operation, small: Collection[Operation]) -> bool:
