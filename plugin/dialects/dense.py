@@ -97,9 +97,14 @@ _RESOURCE = re.compile(r'^ +(?:\w+|"[^"]*"): "0x[0-9A-Fa-f]{8}([0-9A-Fa-f]*)"$',
 _NAME_OF_RESOURCE = re.compile(r"dense_resource<([^>]*)>")
 
 
+def elements_attribute(op: Operation) -> str:
+    """Return the name of the attribute that has the elements of a constant."""
+    return "values" if op.name == "tosa.const" else "value"
+
+
 def resource_of(op: Operation) -> ir.DenseResourceElementsAttr | None:
     """Return the resource that a constant is; None for a constant with elements of its own."""
-    attribute = op.attributes["values" if op.name == "tosa.const" else "value"]
+    attribute = op.attributes[elements_attribute(op)]
     if isinstance(attribute, ir.DenseElementsAttr):
         return None
     try:
@@ -163,8 +168,7 @@ def constant_attribute(
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name not in operations:
         return None
-    op = owner.operation
-    attribute = op.attributes["values" if op.name == "tosa.const" else "value"]
+    attribute = owner.operation.attributes[elements_attribute(owner.operation)]
     return attribute if isinstance(attribute, ir.DenseElementsAttr) else None
 
 

@@ -105,6 +105,10 @@ class Kernel:
     mr: int = 1
     macs: int | None = None
 
+    def takes_at_most(self, macs: int) -> bool:
+        """True if a call is known to take as long as a number of int8 MACs, or less."""
+        return self.macs is not None and self.macs <= macs
+
 
 def define_executable(module: Operation, name: str, kernel: Kernel) -> Operation:
     """Emit the executable of a kernel at the beginning of a module.

@@ -6,7 +6,7 @@ IREE copies each tensor by a command of its own, which takes longer than the cop
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from ...numerics.element_types import I8
 
 _MAX_VECTOR_BYTES = 64
 """The size of the vectors that copy a tensor; a smaller tensor has smaller ones."""
-_INT8_MACS_PER_BYTE = 8
+INT8_MACS_PER_BYTE = 8
 """int8 MACs that take about as long as the copy of a byte."""
 
 
@@ -56,7 +56,7 @@ class ConcatenateKernel:
         row_bytes = self._row_bytes
         sizes = (*self.operand_row_bytes, row_bytes)
         bindings = [Binding((self.rows * size,), I8) for size in sizes]
-        macs = _INT8_MACS_PER_BYTE * self.rows * row_bytes
+        macs = INT8_MACS_PER_BYTE * self.rows * row_bytes
         return Kernel("concatenate", bindings, 1, self._body, 0, macs=macs)
 
     @property
@@ -83,12 +83,23 @@ def copy_bytes(source: Value, first: ArrayLike, target: Value, start: ArrayLike,
 
     The last two vectors may overlap.
     """
-    lanes = min(_MAX_VECTOR_BYTES, 1 << (size.bit_length() - 1))
 
-    def copy(offset: ArrayLike) -> None:
+    def copy(offset: ArrayLike, lanes: int) -> None:
         loaded = load(source, [(first + offset).value], lanes, I8)
         store(loaded, target, [(start + offset).value])
 
-    loop(0, size // lanes * lanes, lanes, lambda offset: copy(scalar(offset)))
-    if size % lanes:
-        copy(scalar(constant_index(size - lanes)))
+    for_vectors(size, _MAX_VECTOR_BYTES, copy)
+
+
+def for_vectors(length: int, lanes: int, body: Callable[[ArrayLike, int], None]) -> None:
+    """Call a body with the offset and the lanes of vectors that cover a length.
+
+    A shorter length has vectors of fewer `lanes`. The last two vectors may overlap.
+    """
+    if not length:
+        return
+    while lanes > length:
+        lanes //= 2
+    loop(0, length // lanes * lanes, lanes, lambda offset: body(scalar(offset), lanes))
+    if length % lanes:
+        body(scalar(constant_index(length - lanes)), lanes)

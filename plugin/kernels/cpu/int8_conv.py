@@ -51,6 +51,7 @@ from ...emit.vectors import (
 )
 from ...numerics.element_types import I8, I32
 from ..epilogue.fused_epilogue import epilogue_bindings
+from .concatenate import for_vectors
 from .int8_conv_plan import Int8ConvPlan
 from .int8_conv_tile import Int8ConvTile, WeightTile
 from .output_tile import OutputTile
@@ -275,18 +276,14 @@ class _Workgroup:
     def _convert(self, activations: Value, start: ArrayLike, first: int, length: int) -> None:
         """Convert consecutive k-packs; the last two vectors may overlap."""
         target = self.conv.target
-        lanes, target_first, k_pack = target.lanes, scalar(constant_index(first)), target.k_pack
-        while lanes > length:
-            lanes //= 2
+        target_first, k_pack = scalar(constant_index(first)), target.k_pack
 
-        def convert_vector(offset: ArrayLike) -> None:
+        def convert_vector(offset: ArrayLike, lanes: int) -> None:
             bytes_ = load(activations, [((start + offset) * k_pack).value], lanes * k_pack, I8)
             words = bitcast(target.multiplicands(bytes_), I32)
             store(words, self.converted, [(target_first + offset).value])
 
-        loop(0, length // lanes * lanes, lanes, lambda offset: convert_vector(scalar(offset)))
-        if length % lanes:
-            convert_vector(scalar(constant_index(length - lanes)))
+        for_vectors(length, target.lanes, convert_vector)
 
 
 class _PaddedRows:

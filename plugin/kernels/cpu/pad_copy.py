@@ -16,14 +16,12 @@ from dataclasses import dataclass, replace
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
-from ...emit.linalg import DimSize, constant_index
+from ...emit.linalg import DimSize
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, when, workgroup_range
 from ...numerics.element_types import I8, ElementType
 from ..conv_geometry import ConvAxis
 from ..isa.base import InstructionSet
-
-_INT8_MACS_PER_BYTE = 8
-"""int8 MACs that take about as long as the copy of a byte."""
+from .concatenate import INT8_MACS_PER_BYTE, for_vectors
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class PadCopyKernel:
         element = self.target.multiplicand_type if self.writes_multiplicands else self.element
         size = math.prod(self.padded_shape)
         bindings = [Binding((self.input_size,), self.element), Binding((size,), element)]
-        macs = _INT8_MACS_PER_BYTE * size * self.element.bits // I8.bits
+        macs = INT8_MACS_PER_BYTE * size * self.element.bits // I8.bits
         return Kernel("pad_copy", bindings, self.workgroups, self._body, 0, macs=macs)
 
     def _body(self, memories: Sequence[Value], workgroup: Value, _: DimSize) -> None:
@@ -202,10 +200,4 @@ class PadCopyKernel:
     def _for_vectors(self, length: int, body: Callable[[ArrayLike, int], None]) -> None:
         """Call a body with the offset and the lanes of vectors; the last two may overlap."""
         lanes = self.target.lanes * (self.target.k_pack if self.element == I8 else 1)
-        while lanes > length > 0:
-            lanes //= 2
-        if not length:
-            return
-        loop(0, length // lanes * lanes, lanes, lambda offset: body(scalar(offset), lanes))
-        if length % lanes:
-            body(scalar(constant_index(length - lanes)), lanes)
+        for_vectors(length, lanes, body)

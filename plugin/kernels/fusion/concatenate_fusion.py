@@ -44,11 +44,7 @@ def fuse_concatenations(kernels: KernelTable, fuse_below_macs: int) -> None:
 
     A kernel is small if it can be fused: it takes as long as at most `fuse_below_macs`.
     """
-    small = {
-        call.operation
-        for call in kernels.calls
-        if call.kernel.macs is not None and call.kernel.macs <= fuse_below_macs
-    }
+    small = {call.operation for call in kernels.calls if call.kernel.takes_at_most(fuse_below_macs)}
     calls = {call.operation for call in kernels.calls}
     for block in dict.fromkeys(op.block for op in small):
         for op in [each.operation for each in block.operations]:
@@ -62,7 +58,7 @@ def fuse_concatenations(kernels: KernelTable, fuse_below_macs: int) -> None:
             if kernel is None or is_invariant(result, kernels.module_globals):
                 continue
             built = kernel.kernel()
-            if built.macs is None or built.macs > fuse_below_macs:
+            if not built.takes_at_most(fuse_below_macs):
                 continue
             with ir.InsertionPoint(op), op.location:
                 [new] = kernels.call(kernel, built, list(op.operands), [result.type], 0)
@@ -108,8 +104,7 @@ def _is_between(op: Operation, small: Collection[Operation]) -> bool:
             return all(map(is_kernel, _users(user)))
         return user.name == _CONCATENATE and _is_read(user, small)
 
-    source = reshape_source(op.operands[0])
-    is_written = not isinstance(source.owner, ir.Block) and source.owner.operation in small
+    is_written = producer_of(reshape_source(op.operands[0])) in small
     return is_written and all(map(is_kernel, _users(op)))
 
 

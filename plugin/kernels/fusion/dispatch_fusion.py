@@ -69,9 +69,7 @@ def fuse_dispatches(kernels: KernelTable, fuse_below_macs: int) -> dict[KernelCa
     calls, each with the number of other calls in its dispatch.
     """
     small = {
-        call.operation: call
-        for call in kernels.calls
-        if call.kernel.macs is not None and call.kernel.macs <= fuse_below_macs
+        call.operation: call for call in kernels.calls if call.kernel.takes_at_most(fuse_below_macs)
     }
     fused: dict[KernelCall, int] = {}
     for block in dict.fromkeys(ir.InsertionPoint(operation).block for operation in small):

@@ -30,7 +30,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Operation, ir
-from ...dialects.dense import CONSTANTS, array_of_dense, elements_of_resource, resource_of
+from ...dialects.dense import (
+    CONSTANTS,
+    array_of_dense,
+    elements_attribute,
+    elements_of_resource,
+    resource_of,
+)
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import value
 from ...errors import Remark, UnsupportedError
@@ -71,8 +77,7 @@ def _legalize(op: Operation) -> bool:
             "bits are packed in it; write the elements (dense<...>)",
             op,
         )
-    name = "values" if op.name == "tosa.const" else "value"
-    op.attributes[name] = elements_of_resource(op, resource.type)
+    op.attributes[elements_attribute(op)] = elements_of_resource(op, resource.type)
     return True
 
 
