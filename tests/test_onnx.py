@@ -199,6 +199,11 @@ def remainder(opset: int) -> onnx.ModelProto:
         (one(f"{MICROSOFT}.Inverse"), UnsupportedError,
          "node 1 (com.microsoft.Inverse) 'the Inverse' is not lowered; export the model with "
          "ONNX's own operators, not those of 'com.microsoft'"),
+        (changed(lambda m: (
+            m.opset_import.add(domain=f"{MICROSOFT}.nchwc", version=1),
+            m.graph.node[1].CopyFrom(node(f"{MICROSOFT}.nchwc.Conv", ["y"], ["z"])))),
+         UnsupportedError,
+         "node 1 (com.microsoft.nchwc.Conv) 'the Conv' is not lowered: ONNX Runtime writes it"),
         (one("QuantizeLinear"), InputError, "node 1 (QuantizeLinear) 'the QuantizeLinear' is not "),
         (changed(lambda m: m.graph.node.pop(0)), InputError,
          "node 0 (Relu) 'the Relu' reads 'y', which nothing computed before"),
@@ -301,10 +306,15 @@ def test_damage_is_an_error_or_another_model() -> None:
 
 @pytest.mark.parametrize("zero_points", ["none", "packed", "floats"])
 @pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("depth", [64, 75], ids=["whole", "ragged"])
+@pytest.mark.parametrize(
+    ("depth", "is_shuffled"), [(64, False), (75, False), (75, True)],
+    ids=["whole", "ragged", "shuffled"],
+)  # fmt: skip
 @ON_DEVICES
-@pytest.mark.share(36)
-def test_matmul_nbits(bits: int, zero_points: str, depth: int, device: Device) -> None:
+@pytest.mark.share(54)
+def test_matmul_nbits(
+    bits: int, zero_points: str, depth: int, is_shuffled: bool, device: Device
+) -> None:
     """Against f64: sums of `depth` products of f32, whose reals are exact within one rounding."""
     rng = np.random.default_rng(bits)
     features, size = 24, 32
@@ -320,18 +330,21 @@ def test_matmul_nbits(bits: int, zero_points: str, depth: int, device: Device) -
     elif zero_points == "floats":
         zeros = rng.uniform(0, (1 << bits) - 1, (features, blocks)).astype(np.float32)
         constants["z"] = zeros
-    if zero_points != "none":
-        inputs.append("z")
+    inputs.append("" if zero_points == "none" else "z")
+    groups = np.arange(depth) // size
+    if is_shuffled:
+        groups = constants["g"] = rng.permutation(groups).astype(np.int32)
+        inputs.append("g")
     proto = model(
         [node(f"{MICROSOFT}.MatMulNBits", inputs, ["y"], K=depth, N=features, bits=bits,
-              block_size=size)],
+              block_size=size, weight_prepacked=0)],
         {"x": ("FLOAT", (3, depth))}, {"y": ("FLOAT", (3, features))}, constants,
     )  # fmt: skip
     x = rng.normal(size=(3, depth)).astype(np.float32)
-    reals = (codes - np.repeat(zeros.astype(np.float64), size, 1)) * np.repeat(
-        scales.astype(np.float64), size, 1)  # fmt: skip
-    expected = x.astype(np.float64) @ reals[:, :depth].T
-    bound = np.abs(x).astype(np.float64) @ np.abs(reals[:, :depth]).T
+    reals = (codes[:, :depth] - zeros.astype(np.float64)[:, groups]) * scales.astype(np.float64)[
+        :, groups]  # fmt: skip
+    expected = x.astype(np.float64) @ reals.T
+    bound = np.abs(x).astype(np.float64) @ np.abs(reals).T
     if zero_points == "floats":  # storage * scale and zero point * scale are rounded before
         bound += np.abs(x).astype(np.float64).sum() * (1 << bits) * 0.1
     (result,) = computed(proto, device, x)
@@ -359,7 +372,7 @@ def test_the_packed_weight_is_a_block_contraction() -> None:
     text = text_of(four_bits())
     assert "subquant.dequantize" in text
     assert "tensor<8x64xi4>" in text
-    with pytest.raises(UnsupportedError, match="has tensor 'g' as g_idx"):  # an order of rows
+    with pytest.raises(UnsupportedError, match="has a g_idx with blocks of other sizes than 32"):
         text_of(four_bits("", "g"))
 
 

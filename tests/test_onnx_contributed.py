@@ -46,6 +46,18 @@ def gathered(rng: Rng, bits: int, *, zeros: bool) -> Written:
                    bits=bits, block_size=16, gather_axis=0, quantize_axis=1)  # fmt: skip
 
 
+def gemm_and(activation: str, numbers: dict[str, float], rng: Rng) -> Written:
+    attributes = {f"activation_{name}": number for name, number in numbers.items()}
+    return written(ms("FusedGemm"), {"i0": reals(rng, 3, 8)}, {"i1": reals(rng, 8, 5)},
+                   activation=activation, **attributes)  # fmt: skip
+
+
+GEMM_ACTIVATIONS: dict[str, dict[str, float]] = {
+    "Elu": {"alpha": 0.7}, "HardSigmoid": {"alpha": 0.3, "beta": 0.4}, "Relu": {},
+    "Selu": {"alpha": 1.6, "gamma": 1.1}, "Sigmoid": {}, "Softplus": {}, "Softsign": {},
+    "Tanh": {}, "ThresholdedRelu": {"alpha": 0.5},
+}  # fmt: skip
+"""The activations that ONNX Runtime fuses with a Gemm, with their attributes."""
 IMAGES, KERNELS = (2, 3, 6, 5), (4, 3, 3, 3)
 CASES: dict[str, Callable[[Rng], Written]] = {
     "Gelu": lambda rng: written(ms("Gelu"), {"i0": reals(rng, 3, 8)}),
@@ -90,6 +102,10 @@ CASES: dict[str, Callable[[Rng], Written]] = {
         ms("FusedGemm"), {"i0": reals(rng, 3, 8)}, {"i1": reals(rng, 5, 8), "i2": reals(rng, 5)},
         transB=1, activation="LeakyRelu", activation_alpha=0.2,
     ),
+    **{
+        f"FusedGemm-{activation}": functools.partial(gemm_and, activation, numbers)
+        for activation, numbers in GEMM_ACTIVATIONS.items()
+    },
     **{
         f"GatherBlockQuantized-{bits}{'-zeros' if zeros else ''}": functools.partial(
             gathered, bits=bits, zeros=zeros

@@ -97,3 +97,19 @@ def test_a_constant_of_a_branch_with_the_name_of_an_outer_one_is_refused() -> No
     proto = model(nodes, inputs, {"y": "FLOAT"}, {"k": np.zeros(3, np.float32)})
     with pytest.raises(InputError, match=r"node 0 \(If\), else_branch: has a constant .* 'k'"):
         text_of(proto)
+
+
+def test_nodes_may_follow_their_readers(cpu: Device) -> None:
+    """ONNX Runtime's conversion to 16-bit floats writes such models."""
+    branches = [
+        graph(name, [node("Add", ["y", operand], [f"{name}.r"])], [], [(f"{name}.r", "FLOAT")])
+        for name, operand in (("then", "x"), ("else", "y"))
+    ]
+    nodes = [node("If", ["c"], ["r"], then_branch=branches[0], else_branch=branches[1]),
+             node("Neg", ["z"], ["y"]), node("Mul", ["x", "x"], ["z"])]  # fmt: skip
+    x = np.random.default_rng(0).normal(size=3).astype(np.float32)
+    inputs = {"x": x, "c": np.array(True)}
+    check(model(nodes, inputs, {"r": "FLOAT"}, {}), inputs, cpu)
+    nodes[2].input[0] = "y"
+    with pytest.raises(InputError, match="reads 'y', which nothing computed before"):
+        text_of(model(nodes, inputs, {"r": "FLOAT"}, {}))

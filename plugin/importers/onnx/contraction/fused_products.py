@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ....numerics.array_functions import convert, unpack_bits
+from ....numerics.array_functions import convert, take, unpack_bits
 from ....numerics.block_form import BlockForm
 from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, I32, AnyArray, Array
@@ -119,13 +119,16 @@ def matmul_nbits(call: Call) -> AnyArray:
     """MatMulNBits-1: ``A, B, scales, zero_points, g_idx, bias``; B is ``[N, K]``, packed.
 
     B has blocks along K. Zero points are packed as B is, or of the type of A; without any they are
-    half of the range.
+    half of the range. ``g_idx`` has the block of each column of B, for blocks that are not
+    contiguous: columns of A and of B are then sorted by block.
     """
     activations = call.array(0)
     bits, size = call.attribute("bits", 4), call.integer("block_size")
     k, n = call.integer("K"), call.integer("N")
-    if call.optional(4) is not None:
-        raise call.unsupported(f"has {call.input(4)} as g_idx, an order of rows")
+    if call.attribute("weight_prepacked", 0):
+        raise call.unsupported(
+            "has weights packed for a GPU (weight_prepacked); write the model without"
+        )
     if bits not in (2, 4, 8):
         raise call.unsupported(f"has weights of {bits} bits, expected 2, 4 or 8")
     if min(k, n) < 1 or size < 16 or size & (size - 1):
@@ -137,6 +140,9 @@ def matmul_nbits(call: Call) -> AnyArray:
     if packed.dtype != np.uint8 or packed.size != byte_count:
         raise call.error(f"has {packed.size} bytes of weights, expected {byte_count}")
     storage = _unpacked(packed.reshape(n, -1), bits)[:, :k]
+    order = None if call.optional(4) is None else _block_order(call, k, size)
+    if order is not None:
+        storage, activations = storage[:, order], take(activations, order, activations.ndim - 1)
     scales = call.input(2).value
     if math.prod(scales.shape) != n * blocks:
         raise call.error(f"has {math.prod(scales.shape)} scales, expected {n * blocks}")
@@ -173,6 +179,27 @@ def matmul_nbits(call: Call) -> AnyArray:
     axes = ((len(activations.shape) - 1,), (1,))
     product = contract(activations, weights, axes, dtype=activations.dtype)
     return product if call.optional(5) is None else product + call.array(5)
+
+
+def _block_order(call: Call, k: int, size: int) -> Array | None:
+    """Return the columns of B sorted by their block in ``g_idx``; None if they are sorted.
+
+    Raises:
+        UnsupportedError: blocks differ in size, so that sorting does not make them contiguous.
+    """
+    blocks = call.constant(4).reshape(-1).astype(np.int64)
+    if blocks.size != k or (blocks < 0).any() or (blocks >= -(-k // size)).any():
+        raise call.error(
+            f"has a g_idx of {blocks.size} elements from {blocks.min(initial=0)} to "
+            f"{blocks.max(initial=0)}, expected {k} from 0 to {-(-k // size) - 1}"
+        )
+    contiguous = np.arange(k) // size
+    if (np.sort(blocks) != contiguous).any():
+        raise call.unsupported(
+            f"has a g_idx with blocks of other sizes than {size}; dequantize the weight"
+        )
+    order = np.argsort(blocks, kind="stable").astype(np.int32)
+    return None if (blocks == contiguous).all() else order
 
 
 def _unpacked(packed: Array, bits: int) -> Array:

@@ -222,26 +222,32 @@ def bias_add(call: Call) -> AnyArray:
     )
 
 
-_FUSED_ACTIVATIONS: dict[str, tuple[int, Callable[..., AnyArray]]] = {
-    "": (0, lambda x: x),
-    "Relu": (0, lambda x: np.maximum(x, x.dtype.type(0))),
-    "Tanh": (0, tanh),
-    "Sigmoid": (0, sigmoid),
-    "LeakyRelu": (1, lambda x, alpha: np.where(x < x.dtype.type(0), x * alpha, x)),
-    "Clip": (2, lambda x, low, high: np.minimum(np.maximum(x, low), high)),
-    "HardSigmoid": (2, hard_sigmoid),
+_FUSED_ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"), ()),
+    **dict.fromkeys(("Elu", "LeakyRelu", "ThresholdedRelu"), ("alpha",)),
+    "HardSigmoid": ("alpha", "beta"),
+    "Selu": ("alpha", "gamma"),
+    "Clip": ("min", "max"),
 }
-"""The number of parameters and the function, by ``activation`` of fused operators."""
+"""The attributes, or inputs of Clip, in the order of parameters, by ``activation``."""
 
 
 def activated(call: Call, value: AnyArray, parameters: Sequence[float]) -> AnyArray:
-    """Return a value after the function that the attribute ``activation`` names."""
+    """Return a value after the operator that the attribute ``activation`` names."""
     name = call.attribute("activation", "")
+    if not name:
+        return value
     if name not in _FUSED_ACTIVATIONS:
-        raise call.unsupported(f"has the activation {name!r}")
-    count, function = _FUSED_ACTIVATIONS[name]
-    if len(parameters) != count:
+        known = ", ".join(sorted(_FUSED_ACTIVATIONS))
+        raise call.unsupported(f"has the activation {name!r}, expected one of {known}")
+    names = _FUSED_ACTIVATIONS[name]
+    if len(parameters) != len(names):
         raise call.error(
-            f"has the activation {name!r} with {len(parameters)} parameters, expected {count}"
+            f"has the activation {name!r} with {len(parameters)} parameters, expected {len(names)}"
         )
-    return function(value, *(value.dtype.type(each) for each in parameters))
+    inputs, attributes = [call.typed(value)], dict(zip(names, parameters, strict=True))
+    if name == "Clip":
+        limits = [np.asarray(each, value.dtype) for each in parameters]
+        inputs, attributes = [*inputs, *map(call.typed, limits)], {}
+    (result,) = call.apply(name, inputs, **attributes)
+    return call.floats(result.value)

@@ -18,6 +18,7 @@ from ....errors import printable, quoted
 from ..schemas.attribute_ranges import problem_of_attribute
 from ..schemas.contributed_schemas import CONTRIBUTED, problem_of
 from .model import Model, Node, Subgraph, Tensor, TensorType
+from .node_order import in_topological_order
 from .protobuf_fields import check_fields
 from .tensor_reader import TensorReader, first_line
 
@@ -114,7 +115,9 @@ class _ModelReader(TensorReader):
         constants = self._constants(graph, "")
         inputs = [self._type(each) for each in graph.input if each.name not in constants]
         outputs = [self._type(each) for each in graph.output]
-        nodes = [self._node(index, node, proto, opsets) for index, node in enumerate(graph.node)]
+        nodes = in_topological_order(
+            [self._node(index, node, proto, opsets) for index, node in enumerate(graph.node)]
+        )
         self._check_names({*constants, *(each.name for each in inputs)}, nodes,
                           [each.name for each in outputs])  # fmt: skip
         kinds = self.onnx.TensorProto.DataType

@@ -47,6 +47,10 @@ _RANDOM = (
     "it makes random numbers, which differ at each call; make its result an input of the model"
 )
 _TEXTS = "it is of texts or counts them; do it before the call"
+_BLOCKED_CHANNELS = (
+    "ONNX Runtime writes it for one machine, when it saves a model that it optimized at the level "
+    "'all'; save the model at the level 'extended'"
+)
 _MAPS = "programs have no maps; give it a tensor of features"
 
 REFUSED_OPERATORS: Mapping[str, str] = {
@@ -64,6 +68,11 @@ REFUSED_OPERATORS: Mapping[str, str] = {
     "ai.onnx.ml.CategoryMapper": "programs have no texts; map them before the call",
     "ai.onnx.ml.DictVectorizer": _MAPS,
     "ai.onnx.ml.ZipMap": "programs have no maps; convert the model with the option zipmap=False",
+    **{
+        f"com.microsoft.nchwc.{name}": _BLOCKED_CHANNELS
+        for name in ("AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool",
+                     "ReorderInput", "ReorderOutput", "Upsample")
+    },
 }  # fmt: skip
 """The reason why an operator is refused, and the way around, by operator.
 
