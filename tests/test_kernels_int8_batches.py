@@ -88,22 +88,65 @@ def test_batches_have_a_kernel() -> None:
     assert "stream.executable" in lowered_text(BATCHES["scores"].text(), kernels="avx2")
 
 
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("zero_points", [(0, 0), (3, 0), (0, -5), (-128, 127)])
-def test_quantized_batches(zero_points: tuple[int, int]) -> None:
-    """Zero points of both operands are corrected after the sums."""
+@pytest.mark.parametrize("k", [30, 500])
+@pytest.mark.share(8)
+def test_quantized_batches(k: int, zero_points: tuple[int, int], instructions: str) -> None:
+    """The kernel corrects the sums for the zero points of both operands, and requantizes them."""
     left, right = zero_points
     numbers = {"xs": 0.5, "ys": 0.25, "zs": 32.0}
     integers = {"xz": left, "yz": right, "zz": 7}
     constants = {name: np.array(value, np.float32) for name, value in numbers.items()}
     constants |= {name: np.array(value, np.int8) for name, value in integers.items()}
     product = node("QLinearMatMul", ["x", "xs", "xz", "y", "ys", "yz", "zs", "zz"], ["z"])
-    inputs = {"x": ("INT8", (3, 40, 30)), "y": ("INT8", (3, 30, 33))}
+    inputs = {"x": ("INT8", (3, 40, k)), "y": ("INT8", (3, k, 33))}
     text = text_of(model([product], inputs, {"z": ("INT8", (3, 40, 33))}, constants))
-    assert "stream.executable" in lowered_text(text, kernels="avx2")
-    x, y = drawn(3, 40, 30), drawn(3, 30, 33, seed=1)
+    x, y = drawn(3, 40, k), drawn(3, k, 33, seed=1)
     accumulators = (x.astype(np.float64) - left) @ (y.astype(np.float64) - right)
     expected = np.clip(np.rint(accumulators * (0.5 * 0.25 / 32)) + 7, -128, 127)
-    np.testing.assert_array_equal(main_of(text)(x, y), expected)
+    np.testing.assert_array_equal(main_of(text, kernels=instructions)(x, y), expected)
+
+
+@pytest.mark.parametrize("instructions", ["avx2", "avx512vnni"])
+def test_a_kernel_requantizes_a_batch_with_two_zero_points(instructions: str) -> None:
+    constants = {name: np.array(0.5, np.float32) for name in ("xs", "ys", "zs")}
+    constants |= {name: np.array(3, np.int8) for name in ("xz", "yz", "zz")}
+    product = node("QLinearMatMul", ["x", "xs", "xz", "y", "ys", "yz", "zs", "zz"], ["z"])
+    inputs = {"x": ("INT8", (3, 40, 30)), "y": ("INT8", (3, 30, 33))}
+    text = text_of(model([product], inputs, {"z": ("INT8", (3, 40, 33))}, constants))
+    assert "-> tensor<3x40x33xi32>" not in lowered_text(text, kernels=instructions)
+
+
+@pytest.mark.parametrize("instructions", EVERY)
+@pytest.mark.share(5)
+def test_added_rows_and_columns_may_wrap(instructions: str) -> None:
+    """Arguments of any size are added to sums, which are shifted and saturated."""
+    text = """
+func.func @main(%x: tensor<3x30x32xi8>, %w: tensor<3x32x24xi8>, %r: tensor<3x30xi32>,
+                %c: tensor<3x24xi32>) -> tensor<3x30x24xi8> {
+  %acc = stablehlo.dot_general %x, %w, batching_dims = [0] x [0], contracting_dims = [2] x [1]
+      : (tensor<3x30x32xi8>, tensor<3x32x24xi8>) -> tensor<3x30x24xi32>
+  %two = stablehlo.constant dense<2> : tensor<3x30x24xi32>
+  %rows = stablehlo.broadcast_in_dim %r, dims = [0, 1] : (tensor<3x30xi32>) -> tensor<3x30x24xi32>
+  %twice = stablehlo.multiply %rows, %two : tensor<3x30x24xi32>
+  %cols = stablehlo.broadcast_in_dim %c, dims = [0, 2] : (tensor<3x24xi32>) -> tensor<3x30x24xi32>
+  %0 = stablehlo.subtract %acc, %twice : tensor<3x30x24xi32>
+  %1 = stablehlo.add %cols, %0 : tensor<3x30x24xi32>
+  %bits = stablehlo.constant dense<24> : tensor<3x30x24xi32>
+  %2 = stablehlo.shift_right_arithmetic %1, %bits : tensor<3x30x24xi32>
+  %3 = stablehlo.convert %2 : (tensor<3x30x24xi32>) -> tensor<3x30x24xi8>
+  return %3 : tensor<3x30x24xi8>
+}
+"""
+    rng = np.random.default_rng(0)
+    x, w = drawn(3, 30, 32), drawn(3, 32, 24, seed=1)
+    rows, columns = (rng.integers(-(2**31), 2**31, (3, n), np.int32) for n in (30, 24))
+    assert "-> tensor<3x30x24xi32>" not in lowered_text(text, kernels="avx2")
+    totals = x.astype(np.int64) @ w - 2 * rows.astype(np.int64)[..., None] + columns[:, None]
+    expected = (totals.astype(np.int32) >> 24).astype(np.int8)
+    actual = main_of(text, kernels=instructions)(x, w, rows, columns)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("types", [("UINT8", "UINT8"), ("INT8", "UINT8")])

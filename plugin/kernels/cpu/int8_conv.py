@@ -38,7 +38,9 @@ from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import DimSize, constant_index
 from ...emit.vectors import (
     bitcast,
+    broadcast,
     load,
+    load_element,
     loop,
     memref_type,
     quotient,
@@ -53,7 +55,7 @@ from ...numerics.element_types import I8, I32
 from ..epilogue.fused_epilogue import epilogue_bindings
 from .concatenate import for_vectors
 from .int8_conv_plan import Int8ConvPlan
-from .int8_conv_tile import Int8ConvTile, WeightTile
+from .int8_conv_tile import Int8ConvTile, WeightTile, sums_with_addends
 from .output_tile import OutputTile
 
 
@@ -64,7 +66,8 @@ class Int8Conv(Int8ConvPlan):
     def kernel(self) -> Kernel:
         """Build the kernel.
 
-        Bindings: weight, initial accumulators, activations, tables of the epilogue, result.
+        Bindings: weight, initial accumulators, activations, a number for each output pixel with
+        `has_row_addends`, tables of the epilogue, result.
         """
         tiles, pixels = self.tiles, self.geometry.output_pixels
         # i8 where the kernel converts activations in memory, else k-packs of 32 bits.
@@ -77,6 +80,7 @@ class Int8Conv(Int8ConvPlan):
             Binding((self.batches * tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((len(self.skipped_taps) * self.batches * tiles.count, tiles.nr), I32),
             activations,
+            *([Binding((pixels,), I32)] if self.has_row_addends else []),
             *epilogue_bindings(self.epilogue, tiles.count * tiles.nr, self.result_shape),
         ]
         workgroups = self.batches * tiles.count * self.workgroups
@@ -97,6 +101,7 @@ class _Workgroup:
     def __init__(self, conv: Int8Conv, memories: Sequence[Value], number: ArrayLike) -> None:
         self.conv = conv
         self.weight, self.initial, self.activations, *tables, result = memories
+        self.row_addends = tables.pop(0) if conv.has_row_addends else None
         self.output = OutputTile(
             conv.tiles,
             conv.mr * conv.waiting_tiles if conv.splits_panels else conv.mr,
@@ -128,6 +133,15 @@ class _Workgroup:
         if columns % conv.mr:
             pixel = np.minimum(pixel, columns - conv.mr)
         return row, pixel
+
+    def _added_to_pixels(self, row: ArrayLike, first: ArrayLike) -> list[ArrayLike]:
+        """The vectors that are added to all accumulators of MR pixels of a row; none for zeros."""
+        conv, memory = self.conv, self.row_addends
+        if memory is None:
+            return []
+        start = row * conv.geometry.output_columns + first
+        words = [load_element(memory, [(start + pixel).value]) for pixel in range(conv.mr)]
+        return [broadcast(word, conv.tiles.lanes) for word in words]
 
     # -- a weight tile that is one panel, or is not widened ---------------------------------------
 
@@ -163,7 +177,8 @@ class _Workgroup:
             read = self._multiplicands(source, start)
             is_backwards = remainder(tile, 2) == 1 if conv.alternates_k_order else None
             register_tile = Int8ConvTile(
-                conv, weight, self.initial, read[0], self.weight_tile, row, *read[1:], is_backwards
+                *(conv, weight, self.initial, self._added_to_pixels(row, pixel), read[0]),
+                *(self.weight_tile, row, *read[1:], is_backwards),
             )
             if conv.is_epilogue_pipelined:
                 self.output.spill(register_tile.accumulate(slot, groups))
@@ -218,8 +233,10 @@ class _Workgroup:
                 """The first pixel of a register tile in memory."""
                 return (tile - first) * conv.mr
 
-            def initialize(tile: Value) -> None:
-                self.output.spill(initial * conv.mr, memory_pixel(scalar(tile)))
+            def initialize(number: Value) -> None:
+                tile = scalar(number)
+                added = self._added_to_pixels(*self._position(tile))
+                self.output.spill(sums_with_addends(initial, conv.mr, added), memory_pixel(tile))
 
             def add_panel(number: Value) -> None:
                 panel = scalar(number)
@@ -232,7 +249,8 @@ class _Workgroup:
                     read = self._multiplicands(self.activations, start + panel * panels.k_packs)
                     carried = self.output.reload(memory, conv.mr)
                     register_tile = Int8ConvTile(
-                        conv, weight, self.initial, read[0], self.weight_tile, row, *read[1:], None
+                        *(conv, weight, self.initial, [], read[0]),
+                        *(self.weight_tile, row, *read[1:], None),
                     )
                     accumulators = register_tile.accumulate(accumulators=carried)
                     self.output.spill(accumulators, memory)

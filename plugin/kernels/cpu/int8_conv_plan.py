@@ -104,12 +104,14 @@ class Int8ConvPlan(ConvGemm):
         skipped_padding: the vertical axis, whose padding taps are skipped; None to multiply them.
         batches: matrix products of a batch, each of an image of one row with weight tiles of its
             own, which are consecutive.
+        has_row_addends: the kernel adds a number to all accumulators of an output pixel.
     """
 
     channel_slices: int = 1
     converts_activations: bool = False
     skipped_padding: ConvAxis | None = None
     batches: int = 1
+    has_row_addends: bool = False
 
     # -- padding ----------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class Int8ConvTile:
     """MR output pixels of a row times a weight tile.
 
     Attributes:
+        added_to_pixels: vectors that are added to the initial accumulators of each pixel, or none.
         activations: the memref that is read.
         row: the output row, counted over all images.
         start: the first k-pack of the first pixel in `activations`.
@@ -51,6 +52,7 @@ class Int8ConvTile:
     plan: Int8ConvPlan
     weight: WeightTile
     initial: Value
+    added_to_pixels: Sequence[ArrayLike]
     activations: Value
     tile: ArrayLike
     row: ArrayLike
@@ -91,7 +93,7 @@ class Int8ConvTile:
             offsets = range(0, plan.tiles.nr, plan.tiles.lanes)
             index = initial_tile.value
             pixel = [load(self.initial, [index, n], plan.tiles.lanes, I32) for n in offsets]
-            accumulators = pixel * plan.mr
+            accumulators = sums_with_addends(pixel, plan.mr, self.added_to_pixels)
         unroll = max(_MIN_PIPELINED_UNROLL, min(MAX_UNROLL, total // min_slots))
         nest = KLoopNest(self, loops, rows, unroll, total, slot)
         return list(nest.emit(0, zero, number, position, accumulators))
@@ -121,3 +123,12 @@ class Int8ConvTile:
                 accumulator = accumulators[pixel * vectors + vector]
                 results.append(target.add_products(accumulator, multiplicands, weight))
         return [target.with_barrier(Accumulator(each)).i32 for each in results]
+
+
+def sums_with_addends(
+    initial: Sequence[ArrayLike], pixels: int, added_to_pixels: Sequence[ArrayLike]
+) -> list[ArrayLike]:
+    """Return the initial accumulators of each pixel, with the vector that is added to the pixel."""
+    if not added_to_pixels:
+        return [*initial] * pixels
+    return [each + added for added in added_to_pixels for each in initial]

@@ -122,7 +122,7 @@ def initial_accumulators(
     matrix: AnyArray,
     tiles: Tiles,
     target: InstructionSet,
-    bias: Array | None,
+    bias: AnyArray | None,
     skipped: SkippedTaps | None,
 ) -> AnyArray:
     """Return the initial accumulators of tiles, ``kinds * count x NR`` of i32.
@@ -148,12 +148,15 @@ def initial_accumulators(
     return initial.reshape((-1, tiles.nr))
 
 
-def sums_with_bias(weight_sums: AnyArray, target: InstructionSet, bias: Array | None) -> AnyArray:
+def sums_with_bias(
+    weight_sums: AnyArray, target: InstructionSet, bias: AnyArray | None
+) -> AnyArray:
     """Return the bias minus the sums of the weight times the sign offset."""
     initial = weight_sums * np.int32(-target.sign_offset)
-    if bias is None or not bias.any():
+    if bias is None or (isinstance(bias, np.ndarray) and not bias.any()):
         return initial
-    return initial + np.pad(bias, [(0, weight_sums.shape[0] - len(bias))])
+    missing = weight_sums.shape[0] - bias.shape[0]
+    return initial + (np.pad(bias, [(0, missing)]) if missing else bias)
 
 
 def bias_key(bias: Array | None) -> list[str]:

@@ -30,6 +30,7 @@ from ..isa.base import InstructionSet
 from ..pack.int8_weight import SkippedTaps, bias_key, initial_accumulators, sums_with_bias
 from ..pack.k_runs import KRuns
 from ..pack.packed_weight import Tiles
+from .addends import Addends
 from .match_failure import MatchFailure
 from .match_int8 import Int8Match
 
@@ -63,9 +64,10 @@ def call_int8(
     result: ir.Type,
     target: InstructionSet,
     epilogue: FusedEpilogue | None,
+    addends: Addends | None = None,
 ) -> Value | MatchFailure:
     """Emit the call of a kernel, and return its result."""
-    call = _Int8Call(match, kernels, target, epilogue)
+    call = _Int8Call(match, kernels, target, epilogue, addends)
     if match.is_depthwise:
         value = call.depthwise()
     else:
@@ -82,6 +84,7 @@ class _Int8Call:
     kernels: KernelTable
     target: InstructionSet
     epilogue: FusedEpilogue | None
+    addends: Addends | None
 
     @property
     def bias(self) -> Array | None:
@@ -133,17 +136,25 @@ class _Int8Call:
             *(tiles, channel_padding, target.sign_offset),
             *(*skipped_key, *bias_key(self.bias)),
         )
+        bias: AnyArray | None = self.bias
+        rows = None
+        if self.addends is not None:
+            rows, columns = self.addends.rows(), self.addends.columns()
+            kernel = replace(kernel, has_row_addends=rows is not None)
+            if columns is not None:
+                bias = _padded_columns(columns, tiles, batches)
         operands = [
             weight.prepacked(kernels, (tiles, channel_padding), pack, I8),
             weight.prepacked(
                 kernels,
                 initial_key,
-                lambda: initial_accumulators(matrix, all_tiles, target, self.bias, skipped),
+                lambda: initial_accumulators(matrix, all_tiles, target, bias, skipped),
                 I32,
             ),
             self._flat(self.match.activations)
             if kernel.converts_activations or kernel.pad_copy is not None
             else self._copied_activations(channel_padding, is_converted=True),
+            *([] if rows is None else [emit_stablehlo.reshape(rows, [m])]),
         ]
         return self._call(kernel, operands)
 
@@ -319,6 +330,14 @@ class _Int8Call:
             *(images, *self.match.axes(), channels, channel_padding),
             *(self.match.padding_value, self.target, is_converted, 1),
         )
+
+
+def _padded_columns(columns: Value, tiles: Tiles, batches: int) -> AnyArray:
+    """Return the numbers of the columns of each product, with zeros up to whole tiles."""
+    numbers: AnyArray = traced(columns).reshape((batches, tiles.n))
+    if batches > 1:
+        numbers = np.pad(numbers, [(0, 0), (0, tiles.count * tiles.nr - tiles.n)])
+    return numbers.reshape((-1,))
 
 
 def _has_one_use(value: Value) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core._mlir import Operation, Value
-from ...emit.constant_values import constant_elements, is_invariant
+from ...emit.constant_values import constant_elements, is_constant, is_invariant
 from ...emit.operation import producer_named
 from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import Array
@@ -17,6 +17,7 @@ from ..epilogue.fused_epilogue import FusedEpilogue
 from ..epilogue.matcher import EpilogueMatch
 from ..isa.base import InstructionSet
 from ..pack.int8_weight import Int8Weight
+from .addends import Addends
 from .conv_match import MIN_MACS, ConvMatch, has_slices
 from .match_failure import NOT_INT8, MatchFailure
 
@@ -113,6 +114,18 @@ class Int8Match(ConvMatch):
             vectors -= 1
         return vectors, min(self.groups, n // (target.lanes * vectors))
 
+    def computed_addends(
+        self, product: Value, target: InstructionSet, module_globals: ModuleGlobals
+    ) -> Addends | None:
+        """Return the computed numbers that are added to a matrix product; None for none.
+
+        Initial accumulators of a constant weight are constant.
+        """
+        if self.strides or self.uses_amx(target):
+            return None
+        takes_columns = not is_constant(self.weight, module_globals)
+        return Addends.of(product, self.batch_rank, module_globals, takes_columns=takes_columns)
+
     def fused_epilogue(
         self,
         result: Value,
@@ -121,8 +134,12 @@ class Int8Match(ConvMatch):
         module_globals: ModuleGlobals,
         *,
         integer_only: bool,
+        addend_bound: int = 0,
     ) -> FusedEpilogue | None:
-        """Return the operations after the contraction that its kernel computes; None for none."""
+        """Return the operations after the contraction that its kernel computes; None for none.
+
+        `result` are the sums of products, and of addends of at most `addend_bound`.
+        """
         uses_amx = self.uses_amx(target)
         match = EpilogueMatch.of(
             result,
@@ -130,7 +147,9 @@ class Int8Match(ConvMatch):
             how,
             module_globals,
             integer_only=integer_only,
-            accumulator_bounds=lambda: self._max_accumulators(module_globals),
+            accumulator_bounds=lambda: np.minimum(
+                self._max_accumulators(module_globals) + addend_bound, 1 << 31
+            ),
             folds_bias=constant_elements(self.weight, module_globals) is not None
             and not uses_amx
             and not self.batch_rank,

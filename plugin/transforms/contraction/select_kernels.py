@@ -62,6 +62,7 @@ from ...kernels.fusion.row_fusion import fuse_rows
 from ...kernels.isa.base import InstructionSet
 from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...kernels.pack.float_codes import erase_decoding
+from ...kernels.select.addends import Addends
 from ...kernels.select.attention import call_attention
 from ...kernels.select.blockwise import BlockwiseMatch, call_blockwise
 from ...kernels.select.call_int8 import call_int8
@@ -78,6 +79,7 @@ from ...kernels.select.gather_rows import (
 from ...kernels.select.gpu import GPU_INSTRUCTIONS, call_gpu, match_gpu
 from ...kernels.select.match_failure import MatchFailure
 from ...kernels.select.match_int8 import Int8Match
+from ...numerics.element_types import I32
 from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named, producer_named
 from ..quantization.math.contraction import Contraction
@@ -259,6 +261,7 @@ class _Selection:
         """Replace an operation and its fused epilogue by the result of a call."""
         kernels, type_ = self._kernels, op.results[0].type
         epilogue: FusedEpilogue | None = None
+        addends: Addends | None = None
         is_float = op.name in _INT8 and isinstance(type_.element_type, ir.FloatType)
         value: Value | MatchFailure
         if op.name == BLOCK_CONTRACTION:
@@ -273,10 +276,12 @@ class _Selection:
                 return product
             value = call_dynamic_m(product, kernels, type_, self._target)
         else:
-            value, epilogue = self._int8(op)
+            value, epilogue, addends = self._int8(op)
         if isinstance(value, MatchFailure):
             return value
         result, operations = op.results[0], [op]
+        if addends:
+            operations += addends.additions
         if epilogue:
             operations += epilogue.match.operations
             result = epilogue.match.result
@@ -348,21 +353,34 @@ class _Selection:
         value = call_float_conv(conv, self._kernels, result.type, self._target, epilogue)
         return value, epilogue
 
-    def _int8(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
-        match = Int8Match.of(op, self._module_globals, self._min_macs)
+    def _int8(
+        self, op: Operation
+    ) -> tuple[Value | MatchFailure, FusedEpilogue | None, Addends | None]:
+        module_globals = self._module_globals
+        match = Int8Match.of(op, module_globals, self._min_macs)
         if isinstance(match, MatchFailure):
             shape = Int8Match.of_shape(op, self._min_macs)
-            return shape if isinstance(shape, MatchFailure) else match, None
+            return shape if isinstance(shape, MatchFailure) else match, None, None
         options, result = self._options, op.results[0]
-        epilogue = match.fused_epilogue(
-            result,
-            Requantization(options.requantization, options.fixed_point_rounding),
-            self._target,
-            self._module_globals,
-            integer_only=options.integer_only,
-        )
-        value = call_int8(match, self._kernels, result.type, self._target, epilogue)
-        return value, epilogue
+        addends = match.computed_addends(result, self._target, module_globals)
+
+        def fused_epilogue(accumulators: Value, addend_bound: int = 0) -> FusedEpilogue | None:
+            return match.fused_epilogue(
+                accumulators,
+                Requantization(options.requantization, options.fixed_point_rounding),
+                self._target,
+                module_globals,
+                integer_only=options.integer_only,
+                addend_bound=addend_bound,
+            )
+
+        epilogue = fused_epilogue(addends.accumulators, addends.bound) if addends else None
+        if addends is None or epilogue is None or epilogue.element.bits == I32.bits:
+            addends, epilogue = None, fused_epilogue(result)
+        last = addends.additions[-1] if addends else op
+        with ir.InsertionPoint(last):
+            value = call_int8(match, self._kernels, result.type, self._target, epilogue, addends)
+        return value, epilogue, addends
 
     def _used_instructions(self, op: Operation) -> str:
         """Return the name of the instruction set that a contraction's kernel uses."""
