@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from devices import ON_DEVICES
-from onnx_models import node, text_of
+from onnx_models import model, node, text_of
 from onnx_runtime import CPU_AND_NUMPY, Array, check, drawn, whole
-from subquant.errors import UnsupportedError
+from subquant.errors import InputError, UnsupportedError
 from subquant.runtime import Device
 
 
@@ -166,11 +166,25 @@ def test_branches_with_bounded_tensors(device: Device, share: float) -> None:
         node("Equal", ["number", "none"], ["is_empty"]),
         node("If", ["is_empty"], ["rows", "n", "places"], then_branch=then, else_branch=otherwise),
         node("Add", ["rows", "half"], ["sums"]),
-    ]
+        node("If", ["is_empty"], ["w"],
+             then_branch=branch([node("Identity", ["pair"], ["a"])], ["a"], "pair"),
+             else_branch=branch([node("Identity", ["x"], ["b"])], ["b"], "all")),
+        node("ReduceMax", ["w", "zero"], ["greatest"], keepdims=0),
+    ]  # fmt: skip
     inputs = {"x": drawn(np.float32, (3, 4), 1), "mask": drawn(np.int32, (3, 4), share)}
     constants = {
         "zero": np.array([0]), "none": np.array(0), "two": np.array(2), "half": np.float32(0.5),
-        "nothing": np.zeros((0, 4), np.float32),
+        "nothing": np.zeros((0, 4), np.float32), "pair": drawn(np.float32, (2, 4), 1) - 9,
     }  # fmt: skip
-    types = {"rows": "FLOAT", "n": "INT64", "places": "INT64", "sums": "FLOAT"}
+    types = {"rows": "FLOAT", "n": "INT64", "places": "INT64", "sums": "FLOAT", "w": "FLOAT",
+             "greatest": "FLOAT"}  # fmt: skip
     check(whole(nodes, inputs, types, constants), inputs, device)
+
+
+def test_branches_have_equally_many_results() -> None:
+    then = branch([node("NonZero", ["x"], ["a"]), node("Identity", ["x"], ["b"])], ["a", "b"], "t")
+    otherwise = branch([node("NonZero", ["x"], ["c"])], ["c"], "e")
+    nodes = [node("If", ["is"], ["y", "z"], then_branch=then, else_branch=otherwise)]
+    proto = model(nodes, {"x": ("FLOAT", (2, 3)), "is": ("BOOL", ())}, {"y": "INT64"}, {})
+    with pytest.raises(InputError, match="has branches of 2 and 1 results"):
+        text_of(proto)

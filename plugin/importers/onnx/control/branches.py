@@ -25,9 +25,13 @@ def if_(call: Call) -> list[Any]:
     """If-25: ``cond``: one of two graphs."""
     condition = call.scalar(0)
     branches = [call.subgraph(name) for name in ("then_branch", "else_branch")]
+    counts = [len(graph.outputs) for graph in branches]
+    if counts[0] != counts[1]:
+        raise call.error(f"has branches of {counts[0]} and {counts[1]} results")
     if is_known(condition):
         return call.graph.inner(branches[0 if condition else 1], [])
     types: list[list[str]] = []
+    shapes: list[list[tuple[int, ...]]] = []
 
     def compute(graph: Subgraph) -> list[AnyArray]:
         results = call.graph.inner(graph, [])
@@ -35,25 +39,28 @@ def if_(call: Call) -> list[Any]:
             raise _BoundedResultError
         results = [call.plain(each) for each in results]
         types.append([each.type for each in results])
+        shapes.append([each.shape for each in results])
+        if types[0] != types[-1]:
+            raise call.error(f"has branches of the types {types[0]} and {types[-1]}")
+        if shapes[0] != shapes[-1]:
+            raise _BoundedResultError
         return [each.value for each in results]
 
     try:
         values = choose(condition, *(functools.partial(compute, graph) for graph in branches))
     except _BoundedResultError:
         return _with_bounded_results(call, condition, branches)
-    if types[0] != types[1]:
-        raise call.error(f"has branches of the types {types[0]} and {types[1]}")
     return [Operand(type_, value) for type_, value in zip(types[0], values, strict=True)]
 
 
 class _BoundedResultError(Exception):
-    """A result of a branch is a bounded tensor."""
+    """The number of rows of a result is computed, or depends on the branch."""
 
 
 def _with_bounded_results(
     call: Call, condition: AnyArray, branches: Sequence[Subgraph]
 ) -> list[Operand]:
-    """Choose between branches that have bounded tensors as results."""
+    """Choose between branches whose results have bounded tensors, or different sizes."""
     pairs = list(zip(*(call.graph.inner(graph, []) for graph in branches), strict=True))
     axes = [_bounded_axis(call, *pair) for pair in pairs]
     bounds = [
@@ -84,15 +91,19 @@ def _with_bounded_results(
 def _bounded_axis(call: Call, yes: Operand, no: Operand) -> int | None:
     """Return the axis of a data-dependent size of a result of two branches, None for none."""
     axes = {each.value.axis for each in (yes, no) if isinstance(each.value, BoundedTensor)}
-    static_sizes = [
-        tuple(n for axis, n in enumerate(each.shape) if axis not in axes) for each in (yes, no)
-    ]
-    has_one_rank = len(yes.shape) == len(no.shape)
-    is_one_type = yes.type == no.type and has_one_rank and len(axes) <= 1
-    if not is_one_type or static_sizes[0] != static_sizes[1]:
+    sizes = list(zip(yes.shape, no.shape, strict=False))
+    different = {axis for axis, (left, right) in enumerate(sizes) if left != right}
+    axes = axes or different
+    if (
+        yes.type != no.type
+        or len(yes.shape) != len(no.shape)
+        or len(axes) > 1
+        or not different <= axes
+    ):
         raise call.unsupported(
             f"has branches of {yes.type} of shape {list(yes.shape)} and {no.type} of shape "
-            f"{list(no.shape)}, where the number of rows is computed"
+            f"{list(no.shape)}, expected one type, and sizes that differ in one dimension; if an "
+            "input decides between them, make it a constant with --input-value"
         )
     return next(iter(axes), None)
 
