@@ -143,16 +143,19 @@ def _compiles(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(trylast=True)  # what -k leaves is counted
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep one case of N, at least one, of a test with the mark ``share(N)``, as `_spread` chooses.
+    """Leave out tests with the mark ``long``, and keep a share of the cases of others.
 
+    Of a test with the mark ``share(N)`` one case of N, at least one, is kept, as `_spread` chooses.
     The compilations are half of the suite's time, so N is `_COMPILED_SHARE` for a test without the
     mark that compiles. The long suite keeps all.
     """
     cases: dict[str, list[pytest.Item]] = {}
-    for item in items if not LONG else []:
-        if item.get_closest_marker("share") is not None or _compiles(item):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     dropped: set[pytest.Item] = set()
+    for item in items if not LONG else []:
+        if item.get_closest_marker("long") is not None:
+            dropped.add(item)
+        elif item.get_closest_marker("share") is not None or _compiles(item):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for group in cases.values():
         mark = group[0].get_closest_marker("share")
         share = _COMPILED_SHARE if mark is None else mark.args[0]

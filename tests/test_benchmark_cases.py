@@ -81,6 +81,7 @@ def test_quantized_programs_are_cases(cpu: Device, kind: str, has_weight_argumen
     assert bench.checks.check(data, result, {}) == bench.checks.Check(True, "exact")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["matmul", "convolution", "depthwise"])
 def test_plain_programs_are_cases(kind: str) -> None:
     data = tiny(kind)
@@ -168,6 +169,7 @@ def test_peers_that_choose_are_preloaded(tmp_path: Path, monkeypatch: pytest.Mon
     assert arguments["litert"] == (None, False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["read", "multiply", "multiply and load"])
 def test_ceilings_run(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from subquant.compiler.iree_driver import host_features

@@ -30,6 +30,7 @@ def workers(tmp_path: Path) -> Iterator[Any]:
     created.close()
 
 
+@pytest.mark.long
 @pytest.mark.device
 def test_a_case_is_measured_and_reported(workers: Any, tmp_path: Path) -> None:
     data = tiny("one row")

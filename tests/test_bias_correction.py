@@ -75,6 +75,7 @@ def test_means_of_outputs(shape: tuple[int, ...], groups: int) -> None:
     assert np.linalg.norm(shift) < 0.3 * np.linalg.norm(uncorrected)
 
 
+@pytest.mark.long
 def test_a_bias_for_each_position_stays() -> None:
     """A sum with a table has no bias of channels; its values are those without a correction."""
     net = Network(4)

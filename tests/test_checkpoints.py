@@ -201,6 +201,7 @@ def test_logits_of_gguf_files(name: str, architecture: str, tmp_path: Path) -> N
     assert relative_error(numpy_logits(path, tokens), reference) < 3e-6
 
 
+@pytest.mark.long
 def test_the_context_chooses_the_factors_of_long_rope(tmp_path: Path) -> None:
     """The first context is of 32 tokens; transformers has other factors for a text of 40."""
     arrays = np.load(FOLDERS / "phi3_longrope" / "expected.npz")

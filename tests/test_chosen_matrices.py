@@ -64,6 +64,7 @@ def expected(tensor: GgmlTensor, x: np.ndarray, choices: np.ndarray, block: int 
     return np.einsum("bmk,bnk->bmn", x.astype(np.float64), weight)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("activations", ["int8", "float"])
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.share(4)

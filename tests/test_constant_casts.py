@@ -60,6 +60,7 @@ func.func @d{number}() -> {floats} {{
 }}"""
 
 
+@pytest.mark.long
 @settings(max_examples=examples(24))
 @given(generated=st.lists(casts(), min_size=1, max_size=4), seed=st.integers(0, 1 << 32))
 def test_what_is_folded_is_what_casts_compute(generated: list[Cast], seed: int) -> None:

@@ -77,6 +77,7 @@ def in_thread(function: Callable[[], object]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.long
 def test_tasks_are_done_as_on_this_machine(cluster: Cluster) -> None:
     steps: list[tuple[str, str]] = []
     large = b"x" * (1 << 20)
@@ -294,6 +295,7 @@ def test_workers_of_other_code_are_refused(
     end_worker(cluster, nanny)
 
 
+@pytest.mark.long
 def test_conformance_on_a_cluster(cluster: Cluster) -> None:
     """Outcomes equal the local ones, also of a case that ends its process."""
     programs = {program.name: program for program in suite.programs()}
@@ -316,6 +318,7 @@ def bench_error(cluster: Cluster, *arguments: str) -> str:
     return fail(1, "bench", *arguments, "--cluster", cluster.address)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_temporary_folder")
 def test_bench_on_a_cluster(cluster: Cluster) -> None:
     """The executable, its parameters and its arguments are sent from here."""
@@ -345,6 +348,7 @@ def test_bench_on_a_cluster(cluster: Cluster) -> None:
     bench_error(cluster, "f.vmfb", "--input", "@nowhere.npy")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_temporary_folder")
 def test_a_model_is_compiled_where_it_is_timed(cluster: Cluster) -> None:
     """External data is sent along; errors name the caller's files."""
@@ -375,6 +379,7 @@ SPECIFICATION = """module attributes { transform.with_named_sequence } {
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_temporary_folder")
 def test_files_of_flags_go_to_workers(cluster: Cluster) -> None:
     """Errors name the caller's files."""

@@ -171,6 +171,7 @@ def test_casts_of_shapes_that_fit(executable: Executable, name: str) -> None:
         assert same_bits(executable[f"d_{name}"](stored), dequantize(stored, parameters)), shape
 
 
+@pytest.mark.long
 def test_a_ragged_cast_equals_a_loop(executable: Executable) -> None:
     reals = values((5, 7))
     scales, zeros = TWO_AXES_PARAMETERS.scales, TWO_AXES_PARAMETERS.zero_points
@@ -196,6 +197,7 @@ MISFITS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "shape", "message"), MISFITS, ids=str)
 def test_casts_of_shapes_that_do_not_fit(
     executable: Executable, name: str, shape: tuple[int, ...], message: str

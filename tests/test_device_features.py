@@ -213,11 +213,13 @@ FIRST = np.array([-128, -3, 0, 125], np.int8)
 SECOND = np.array([1, 2, 3, 4], np.int8)
 
 
+@pytest.mark.long
 def test_calls_of_private_functions(executable: Executable) -> None:
     np.testing.assert_array_equal(executable.call(FIRST), stepped(FIRST, 2), strict=True)
     assert set(executable.functions).isdisjoint({"step", "pick"})
 
 
+@pytest.mark.long
 def test_calls_with_quantized_scalars(executable: Executable) -> None:
     element, tensor = executable.call_scalar(FIRST, -77)
     assert (element, element.dtype, element.shape) == (-3, np.int8, ())

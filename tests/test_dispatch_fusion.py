@@ -172,6 +172,7 @@ def test_a_network_is_one_dispatch(network, instructions):
     check(program, results, 1, kernels=instructions)
 
 
+@pytest.mark.long
 def test_dispatches_stay_separate_on_request():
     """Two products have a kernel, and another one that copies their activations."""
     program, results = matrices()

@@ -115,6 +115,7 @@ BODIES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", BODIES)
 @pytest.mark.parametrize(("device_name", "element", "name"), on_devices([*WINDOWS]))
 def test_windows(device: Device, device_name: str, element: str, name: str, function: str) -> None:

@@ -125,6 +125,7 @@ AROUND_LOOPS: dict[str, tuple[Function, list[np.ndarray], np.ndarray]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", AROUND_LOOPS)
 def test_around_loops(name: str, compiled: Executable) -> None:
     _, arguments, expected = AROUND_LOOPS[name]

@@ -42,6 +42,7 @@ def test_llvm_cpu_equals_the_reference(generated: list[Cast], cpu: Device) -> No
     check(generated, cpu)
 
 
+@pytest.mark.long
 @settings(max_examples=examples(2))
 @given(
     generated=st.lists(
@@ -59,6 +60,7 @@ def test_vulkan_equals_the_reference(generated: list[Cast], vulkan: Device) -> N
     check(generated, vulkan)
 
 
+@pytest.mark.long
 @pytest.mark.vulkan
 @settings(max_examples=examples(2))
 @given(generated=st.lists(casts(expressed=F32), min_size=6, max_size=8))

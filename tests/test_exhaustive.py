@@ -120,6 +120,7 @@ def pairs(left: Type, right: Type, step: int = 1) -> list[np.ndarray]:
     return [np.ascontiguousarray(array.reshape(-1)[::step]) for array in grid]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("set_", "device"),
     [

@@ -256,6 +256,7 @@ GROUPED = ["int4 in groups", "int8 for channels, zero points", "NVFP4", "bf16", 
 """A kind for each form of decoding: integers with and without blocks, levels, floats."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS if LONG else GROUPED)
 @pytest.mark.share(6)
 def test_tokens_are_grouped_by_experts(kind: str) -> None:

@@ -143,6 +143,7 @@ def test_experts_without_tokens(text: Path) -> None:
         np.testing.assert_array_equal(floats(quantized, name)[expert], grid.dequantize(integers))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packing", ["compressed-tensors", "gptq"])
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
 def test_a_folder(name: str, packing: str, text: Path) -> None:

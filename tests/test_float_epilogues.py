@@ -157,6 +157,7 @@ def test_chains_that_are_clamped_to_one_number() -> None:
     assert (subquant.compile(text).main(np.ones((M, K), np.int8)) == 7).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernels", INSTRUCTIONS)
 @pytest.mark.parametrize("cast", ["quant.dcast", "stablehlo.uniform_dequantize"])
 def test_products_of_casts_are_of_integers(cast: str, kernels: str) -> None:

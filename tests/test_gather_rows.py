@@ -38,6 +38,7 @@ def body_of(text: str, name: str) -> str:
     return body.group()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.share(4)
 def test_rows_of_every_block_type_match_gguf(kernels: str, cpu: Device, tmp_path: Path) -> None:

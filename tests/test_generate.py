@@ -162,6 +162,7 @@ def test_the_same_in_python(model: Path) -> None:
     assert "tokenizer.ggml.tokens" not in loaded.properties  # which would be held for nothing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("temperature", ["0", "0.5"])
 @pytest.mark.share(4)
 def test_a_text_with_drafts_is_that_without(model: Path, temperature: str) -> None:

@@ -45,6 +45,7 @@ def importance(model: Path) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "file_type"),
     [("Q4_K", "Q4_K_S"), ("Q5_K", "Q5_K_S"), ("Q6_K", "Q6_K"), ("Q3_K", "Q3_K_S"),

@@ -40,6 +40,7 @@ def dequantized(arrays: dict[str, np.ndarray], name: str, config: dict[str, Any]
     return ((integers - zeros[groups]) * layer["scales"].astype(np.float32)[groups]).T
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.share(4)

@@ -45,6 +45,7 @@ def test_kernels_contain_their_instructions(instructions, tmp_path):
     assert ("prefetcht0" in text) == (not instructions.endswith("-amd"))
 
 
+@pytest.mark.long
 def test_gemm_tiles_share_loads_of_activations(tmp_path):
     flag = f"--iree-hal-dump-executable-intermediates-to={tmp_path}"
     for rows, is_shared in (8, True), (4, False):  # many, and few
@@ -57,6 +58,7 @@ def test_gemm_tiles_share_loads_of_activations(tmp_path):
         assert (read < 0.75 * products) == is_shared
 
 
+@pytest.mark.long
 def test_cached_weights_are_not_prefetched(tmp_path):
     for columns, is_asked_for in (64, False), (1024, True):  # 32 KiB, and 512
         w = np.full((512, columns), 3, np.int8)
@@ -79,6 +81,7 @@ def test_amd_variant_is_chosen_by_sse4a():
         assert chosen.instructions == name
 
 
+@pytest.mark.long
 def test_portable_code_calls_no_fma_function(tmp_path):
     flag = f"--iree-hal-dump-executable-intermediates-to={tmp_path}"
     options = CompileOptions(activations="int8", target_cpu="generic", iree_flags=(flag,))

@@ -110,6 +110,7 @@ def test_every_step_is_a_pass() -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("style", ["after", "inside"])
 @pytest.mark.share(4)
 def test_the_steps_give_what_the_whole_gives(style: str) -> None:
@@ -176,6 +177,7 @@ BIASED = {
 }
 
 
+@pytest.mark.long
 @ON_DEVICES
 @pytest.mark.parametrize("bias_scale", BIAS_SCALES)
 def test_a_bias_may_have_any_scale(bias_scale: float, device_name: str, device: Device) -> None:

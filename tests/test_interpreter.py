@@ -180,6 +180,7 @@ def test_exec_says_that_both_are_the_same(tmp_path: Path) -> None:
     assert output == "result[0]: 4xu8=20 22 0 82\n"
 
 
+@pytest.mark.long
 def test_exec_fails_where_they_differ(tmp_path: Path) -> None:
     """A sum of floats that the two add in another order, to the bit."""
     file = tmp_path / "sum.mlir"

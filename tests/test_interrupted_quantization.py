@@ -155,6 +155,7 @@ def test_a_run_that_is_interrupted_while_it_writes_the_output(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model.gguf", "q.irpa", "text.txt"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 @pytest.mark.share(3)
 def test_a_process_that_is_ended_by_a_signal(number: signal.Signals, tmp_path: Path) -> None:

@@ -225,6 +225,7 @@ def test_deep_nesting_without_brackets(tmp_path):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("separator", ["\n", " "])
 @pytest.mark.parametrize(("sigil", "start", "end"), [("#", "[", "]"), ("!", "tuple<", ">")])
 def test_deep_nesting_of_aliases(tmp_path, separator, sigil, start, end):

@@ -63,6 +63,7 @@ def test_booleans_and_the_same_as_bytes(element: str, cpu: Device) -> None:
             np.testing.assert_array_equal(actual, y < 64)
 
 
+@pytest.mark.long
 def test_booleans_as_bytes_are_still_refused() -> None:
     message = b"restricted to workgroup distributed contexts"
     assert_refused(BOOLEANS.replace("TYPE", "i8"), message, "iree_workarounds/returned_booleans.py")
@@ -163,6 +164,7 @@ func.func @main(%k: index, %x: tensor<f32>, %y: tensor<f32>) -> tensor<f32> {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.share(8)
 def test_forms_that_are_still_refused(name: str) -> None:
@@ -211,6 +213,7 @@ def test_a_residual_sum_and_its_norm(rows: tuple[int, int], cpu: Device) -> None
     assert np.abs(got - np.clip(quotient, 0, 255)).max() <= 0.5 + 1e-3
 
 
+@pytest.mark.long
 def test_shared_fusions_still_exceed_the_stack() -> None:
     # With the short vectors of older CPUs the tiles are smaller, and fit.
     options = CompileOptions(
@@ -243,6 +246,7 @@ func.func @main(%x: tensor<3x4x5xf32>, %i: tensor<3xi64>) -> tensor<3x3xf32> {
 """
 
 
+@pytest.mark.long
 def test_a_gather_from_a_slice_is_still_refused() -> None:
     message = b"LLVM Translation failed for operation: builtin.unrealized_conversion_cast"
     workaround = "`_gathered_operands` in partial_reads: only constant positions need it"
@@ -268,6 +272,7 @@ func.func @main(%x: tensor<?x8x8x4xf32>, %w: tensor<3x3x4x4xf32>) -> tensor<?x5x
 """
 
 
+@pytest.mark.long
 def test_negative_padding_of_a_dynamic_batch_is_still_refused() -> None:
     with pytest.raises(CompilerError, match=r"failed to legalize operation 'stablehlo\.convol"):
         compile_to_bytes(CROPPED, CompileOptions())
@@ -292,6 +297,7 @@ def test_integers_become_bf16(device: Device, device_name: str) -> None:
         np.testing.assert_array_equal(actual, exact.astype(ml_dtypes.bfloat16))
 
 
+@pytest.mark.long
 def test_conversions_of_integers_to_bf16_are_still_refused() -> None:
     message = b"undefined symbol: __truncsfbf2"
     assert_refused(TO_BF16, message, "_convert_integers in iree_workarounds/expand_stablehlo.py")

@@ -27,6 +27,7 @@ func.func @main(%a: tensor<1024xf32>, %b: tensor<1024xf32>, %c: tensor<1024xf32>
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     host_features() is not None and host_features().isdisjoint(("fma", "neon")),
     reason="this CPU has no fused multiply-add",
@@ -38,6 +39,7 @@ def test_llvm_cpu_still_fuses_a_product_and_a_sum(cpu: Device) -> None:
     np.testing.assert_allclose(got, a * b + c, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_runtimes_still_flush_subnormals(cpu: Device) -> None:
     tiny = np.full(1024, 1e-40, np.float32)
     got = compile_for(FUSED, cpu).main(tiny, np.ones_like(tiny), np.zeros_like(tiny))
@@ -86,6 +88,7 @@ def test_quantization_in_bf16_rounds_each_operation(device: Device) -> None:
     assert equals_bf16_quantization(run(BF16_QUANTIZATION, device, x), x)
 
 
+@pytest.mark.long
 def test_roundings_to_bf16_are_still_omitted(cpu: Device) -> None:
     x = np.random.default_rng(4).standard_normal((64, 8)).astype(ml_dtypes.bfloat16)
     compiled = Executable(compile_bare(BF16_QUANTIZATION), cpu).main(x)
@@ -211,6 +214,7 @@ def test_unsigned_multiplicands_are_widened(device: Device, device_name: str) ->
         np.testing.assert_array_equal(executable[name](*arguments), expected, err_msg=name)
 
 
+@pytest.mark.long
 def test_multiplicands_are_still_read_as_signed(cpu: Device) -> None:
     arguments, expected = unsigned_multiplicands()["booleans"]
     text = UNSIGNED_MULTIPLICANDS.partition("func.func @floats")[0]
@@ -230,6 +234,7 @@ func.func @main(%x: tensor<?x2x?xi8>) -> (tensor<?xi32>, tensor<?x2x?xi8>) {
 """
 
 
+@pytest.mark.long
 def test_neighboring_axes_still_get_the_size_of_another(cpu: Device) -> None:
     x = np.arange(1, 13, dtype=np.int8).reshape(2, 2, 3)
     _, right = subquant.compile(NEIGHBORS).main(x)
@@ -267,6 +272,7 @@ func.func @main(%x: tensor<2x2xi32>) -> tensor<2x4xi32> {{
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MISPLACED)
 def test_elements_are_still_at_wrong_indices(cpu: Device, name: str) -> None:
     text, x, function = MISPLACED[name]
@@ -329,6 +335,7 @@ def test_an_operand_that_is_read_in_part_is_written_whole(name: str, device: Dev
     np.testing.assert_array_equal(whole, -np.abs(x))
 
 
+@pytest.mark.long
 def test_an_operand_that_is_read_in_part_is_still_written_in_part(cpu: Device) -> None:
     x, w = partial_arguments()
     _, whole = Executable(compile_bare(partial_read("reduce_window")), cpu).main(x, w)
@@ -407,6 +414,7 @@ def test_a_padded_operand_is_dilated(name: str, device: Device) -> None:
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.long
 def test_a_padded_operand_is_still_dilated_wrongly(cpu: Device) -> None:
     x, expected = dilated()
     got = Executable(compile_bare(padded_and_dilated("pad")), cpu).main(x)
@@ -444,6 +452,7 @@ def test_results_of_hidden_constants(device: Device) -> None:
     np.testing.assert_array_equal(read, np.broadcast_to(9 - row, (33, 20)))
 
 
+@pytest.mark.long
 def test_iree_still_copies_the_first_result_of_a_constant_dispatch(cpu: Device) -> None:
     words, read = Executable(compile_bare(HIDDEN_CONSTANTS), cpu).main(np.zeros((33, 20), np.int32))
     assert (read != 9 - words).any(), FIXED + "iree_hooks/constant_dispatches.py"
@@ -460,6 +469,7 @@ func.func @main(%x: tensor<1x9x4xf32>, %w: tensor<3x2x4xf32>) -> tensor<1x5x4xf3
 """
 
 
+@pytest.mark.long
 def test_pixels_between_dilated_taps_are_still_multiplied_by_zeros(cpu: Device) -> None:
     x = np.ones((1, 9, 4), np.float32)
     x[0, 1] = np.inf

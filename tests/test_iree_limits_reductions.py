@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from bare_iree import FIXED, compile_bare
 from devices import ON_DEVICES, compile_for
@@ -44,6 +45,7 @@ def test_nested_reductions(device: Device) -> None:
         np.testing.assert_allclose(actual, each, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_nested_reductions_are_still_wrong(cpu: Device) -> None:
     x, expected = nested_reductions()
     actual = Executable(compile_bare(NESTED_REDUCTIONS), cpu).main(x)

@@ -106,6 +106,7 @@ def test_sign_extension_on_vulkan(device: Device, device_name: str) -> None:
     np.testing.assert_array_equal(compile_for(MATMUL, device).main(a, b), expected)
 
 
+@pytest.mark.long
 @pytest.mark.vulkan
 def test_sign_extension_is_still_lost_without_the_pass(vulkan: Device) -> None:
     a, b, expected = operands()
@@ -139,6 +140,7 @@ def is_ever_wrong(executable: Executable, expected: np.ndarray, *arguments: np.n
     return any((np.abs(result - expected) > 0.5).any() for result in calls)
 
 
+@pytest.mark.long
 @pytest.mark.vulkan
 def test_a_cast_before_a_dot_is_still_wrong_without_the_pass(vulkan: Device) -> None:
     a, q, expected = np.ones((3, 8), np.float32), np.full((8, 4), 2, np.int8), np.full((3, 4), 32)
@@ -148,6 +150,7 @@ def test_a_cast_before_a_dot_is_still_wrong_without_the_pass(vulkan: Device) -> 
     assert is_ever_wrong(executable, expected, a, q), FIXED + workaround
 
 
+@pytest.mark.long
 @pytest.mark.vulkan
 def test_a_cast_before_a_convolution_is_still_wrong_without_the_pass(vulkan: Device) -> None:
     q, k, expected = convolution()
@@ -188,6 +191,7 @@ def test_a_sum_of_scaled_contractions(vulkan: Device) -> None:
     np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.long
 @pytest.mark.vulkan
 def test_a_sum_of_scaled_contractions_is_still_wrong_without_barriers(
     vulkan: Device, monkeypatch: pytest.MonkeyPatch
@@ -236,6 +240,7 @@ def test_a_reduction_in_any_loop_order(loops: str, device: Device, device_name: 
     np.testing.assert_array_equal(*product_of_loops(loops, device))
 
 
+@pytest.mark.long
 @pytest.mark.vulkan
 @ON_BOTH
 def test_a_reduction_in_another_loop_order_is_still_wrong(
@@ -269,6 +274,7 @@ def test_accumulators_of_one_size_are_separate(vulkan: Device) -> None:
     np.testing.assert_array_equal(*product_and_sums(vulkan))
 
 
+@pytest.mark.long
 @pytest.mark.vulkan
 def test_accumulators_of_one_size_are_still_shared(
     vulkan: Device, monkeypatch: pytest.MonkeyPatch
@@ -328,6 +334,7 @@ def compile_without(flag: str, text: str, **options: Any) -> bytes:
     return compile_bare(lowered_text(text, "vulkan", **options), *retained)
 
 
+@pytest.mark.long
 def test_tables_of_i64_are_still_refused_inside_dispatches() -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         compile_without(INLINED, WIDE_TABLE, vulkan_target="generic-32bit")
@@ -360,6 +367,7 @@ def test_a_table_is_a_buffer(device: Device, device_name: str) -> None:
     assert not writes_tables(data)
 
 
+@pytest.mark.long
 def test_a_table_is_still_written_inside_dispatches() -> None:
     text = LOOKUP.replace("ELEMENTS", str(list(range(-128, 128))))
     assert writes_tables(compile_without(INLINED, text)), FIXED + INLINED
@@ -391,6 +399,7 @@ def test_later_calls_of_a_program_with_variables(vulkan: Device) -> None:
     np.testing.assert_array_equal(*shifted(compile_for(SHIFT_REGISTER, vulkan)))
 
 
+@pytest.mark.long
 @pytest.mark.vulkan
 def test_later_calls_are_still_wrong_with_recorded_command_buffers(vulkan: Device) -> None:
     flag = "--iree-hal-memoization=false"
@@ -406,6 +415,7 @@ DEPTHWISE = one_operation(
 )
 
 
+@pytest.mark.long
 @pytest.mark.vulkan
 def test_depthwise_convolutions_of_three_axes_are_still_wrong(vulkan: Device) -> None:
     x, k = np.ones((1, 4, 4, 4, 2), np.int32), np.ones((2, 2, 2, 1, 4), np.int32)

@@ -125,6 +125,7 @@ def test_symbolic_dimensions_are_dynamic_ones(cpu: Device) -> None:
         assert (main(x) == x @ (np.asarray(q) * np.float32(0.5))).all()
 
 
+@pytest.mark.long
 def test_a_dynamic_batch_meets_weights_in_another_order(cpu: Device) -> None:
     """Bytes of two rows: the contraction is over rows of bytes, and those of a byte."""
     rng = np.random.default_rng(2)
@@ -318,6 +319,7 @@ def test_tables_and_experts_give_the_answers_of_jax(name: str, device: Device) -
 LAYERS = 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "scheme", ["int8 per channel", "int4 in blocks", "uint4, two rows in a byte"]
 )

@@ -183,6 +183,7 @@ def counted(text, folder, cpu="sapphirerapids"):
     return Counter(line.split()[0] for line in file.read_text().splitlines() if line.strip())
 
 
+@pytest.mark.long
 def test_a_tile_is_multiplied_as_often_as_registers_allow(tmp_path):
     actual = counted(product(64, 256, 96), tmp_path)
     assert actual["tdpbssd"] == 4
@@ -191,6 +192,7 @@ def test_a_tile_is_multiplied_as_often_as_registers_allow(tmp_path):
     assert actual["ldtilecfg"] == 2 * actual["sttilecfg"] == 2 * actual["syscall"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rows", "depth", "columns", "passing"),
     [

@@ -115,6 +115,7 @@ def test_other_keys_are_not_read(name: str, instructions: str, cpu: Device) -> N
     np.testing.assert_array_equal(function(query, keys, values, np.int32(position)), exact)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("instructions", SOME)
 def test_positions_are_clamped(instructions: str, cpu: Device) -> None:
     for name in ("decode", "dynamic"):
@@ -265,6 +266,7 @@ def steps_of(context: int, count: int, *, variables: bool) -> list[np.ndarray]:
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variables", [True, False], ids=["variables", "arguments"])
 def test_caches_that_are_written_in_place(variables: bool) -> None:
     """With 512 rows, and with 16 MiB each."""

@@ -141,6 +141,7 @@ def test_f32_activations(case, zeros, offsets, instructions):
     assert (np.abs(actual - expected) <= 2.0**-24 * (case[1] + 3) * magnitude).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("storage", ["u2", "u3", "u4", "u5", "u6", "u8", "i8"])
 @pytest.mark.parametrize("rows", [3, 36])
@@ -278,6 +279,7 @@ func.func @main(%x: tensor<{x}>, %q: tensor<{q}>, %s: tensor<{s}>, %o: tensor<{s
 }}"""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize(
     ("case", "is_dynamic"),
@@ -308,6 +310,7 @@ def test_batched_weights(case, is_dynamic, instructions):
     assert np.abs(actual - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
+@pytest.mark.long
 def test_batched_parameters_with_f32_activations(tmp_path):
     """The batch is the middle axis of the activations, and the last of the result."""
     rows, batches, depth, columns, block = 3, 4, 256, 40, 32

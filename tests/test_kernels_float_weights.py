@@ -93,6 +93,7 @@ def test_16_bit_floats_are_prefetched_on_amd(tmp_path):
     assert "prefetcht0" in file.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("element", DTYPES)
 def test_every_16_bit_float_is_decoded_exactly(element, instructions):
@@ -207,6 +208,7 @@ SCALED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.share(8)
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("rows", [1, 7])
@@ -229,6 +231,7 @@ def test_8_bit_floats_and_levels(rows, instructions, cpu, tmp_path):
         check_sum(executable[tensor_.name](x), x, tensor_.unpack().dequant(), "mk,nk->mn")
 
 
+@pytest.mark.long
 def test_scales_in_another_order_than_their_blocks(cpu, tmp_path):
     """Scales ``[block, column]`` have no kernel, which reads ``[column, block]``."""
     weight = float8("f8E4M3FN", (1, 32), shape=(32, 1024))
@@ -245,6 +248,7 @@ def test_scales_in_another_order_than_their_blocks(cpu, tmp_path):
     check_sum(result, x, expected, "mk,nk->mn")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("instructions", EVERY)
 def test_every_8_bit_float_is_decoded_exactly(instructions, cpu, tmp_path):
     """One activation is 1, so that a result is an element; NaN and infinities make others NaN."""

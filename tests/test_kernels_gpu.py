@@ -97,6 +97,7 @@ def test_the_device_says_which_kernels_it_has(vulkan):
     assert [each.message for each in remarks] == [f"is computed by a kernel ({kernels})"]
 
 
+@pytest.mark.long
 @ON_VULKAN
 def test_activations_of_nan_infinity_and_subnormals(vulkan):
     """A block of NaN or infinities is NaN, one of subnormals counts as zeros; as on CPUs."""

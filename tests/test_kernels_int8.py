@@ -141,6 +141,7 @@ def test_kernel_pads_image_rows(columns, missing, is_inside):
     assert ("pad_copy" in lowered) != is_inside
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.share(14)
 def test_extreme_accumulators_are_exact(instructions):
@@ -193,6 +194,7 @@ WEIGHT_PANELS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", WEIGHT_PANELS)
 def test_weight_panels_are_widened_for_many_pixels(case):
     """Into panels of a number of k-packs, 16 columns wide; other weights are not copied."""

@@ -103,6 +103,7 @@ WRONG_UPSTREAM = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", WRONG_UPSTREAM)
 @ON_DEVICES
 def test_where_upstream_is_wrong(case: str, device: Device, device_name: str) -> None:
@@ -158,6 +159,7 @@ RIGHT_UPSTREAM = {
 RIGHT_TOGETHER = Together(RIGHT_UPSTREAM)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", RIGHT_UPSTREAM)
 def test_where_upstream_is_right(case: str, cpu: Device) -> None:
     text = RIGHT_UPSTREAM[case]

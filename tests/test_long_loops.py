@@ -26,6 +26,7 @@ def small(*shape: int) -> np.ndarray:
     return np.random.default_rng(1).integers(-9, 10, shape).astype(np.int32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("shape", "axes", "rows"),
     [

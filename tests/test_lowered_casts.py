@@ -77,6 +77,7 @@ def test_casts_equal_the_reference(generated: list[Cast]) -> None:
     check(generated, "nearest-even", "native")
 
 
+@pytest.mark.long
 @settings(max_examples=examples(24))
 @given(cast=casts(), seed=st.integers(0, 1 << 32))
 def test_casts_that_differ_in_numbers_alone(cast: Cast, seed: int) -> None:

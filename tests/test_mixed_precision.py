@@ -170,6 +170,7 @@ def test_effects_are_those_of_the_whole_model(tmp_path: Path) -> None:
     assert choices[names[2]][0].change < 0.1 * choices[names[1]][0].change
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [3.6, 4.5])
 def test_mixed_bits_are_better_than_as_many_equal_ones(limit: float, tmp_path: Path) -> None:
     """Layers of the first block get more bits, and logits of held-out tokens are nearer."""
@@ -194,6 +195,7 @@ def test_mixed_bits_are_better_than_as_many_equal_ones(limit: float, tmp_path: P
     assert distances["auto"] < 0.8 * distances["gptq"]
 
 
+@pytest.mark.long
 def test_a_gguf_file_with_a_type_for_each_layer(tmp_path: Path) -> None:
     path = TinyModel(**SMALL).write(tmp_path / "model.gguf")
     text, output = tmp_path / "text.txt", tmp_path / "q.gguf"
@@ -212,6 +214,7 @@ def test_a_gguf_file_with_a_type_for_each_layer(tmp_path: Path) -> None:
     assert 0 < np.linalg.norm(quantized_logits - expected) < 0.3 * np.linalg.norm(expected)
 
 
+@pytest.mark.long
 def test_errors_of_the_command(tmp_path: Path) -> None:
     path = TinyModel(**SMALL).write(tmp_path / "model.gguf")
     text = tmp_path / "text.txt"

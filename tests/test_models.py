@@ -102,6 +102,7 @@ def test_pieces_are_not_longer_than_prompts(context: int, pieces: tuple[int, ...
     assert Shape.of_context(context).pieces == pieces
 
 
+@pytest.mark.long
 def test_all_logits_in_pieces(floats: Compiled) -> None:
     check(floats.session().all_logits(TOKENS), floats.expected)
 
@@ -214,6 +215,7 @@ def test_what_ends_a_call_ends_the_session_cleanly(
     check(session.prompt(TOKENS[:3]), floats.expected[2])
 
 
+@pytest.mark.long
 def test_activations_of_8_bits(integers: Compiled) -> None:
     """A rounding is up to half of 1 / 127 of the greatest of its block, about 1 % of an activation.
 

@@ -182,6 +182,7 @@ def small_images_result() -> Array:
     return np.asarray(subquant.compile(network.bytecode).main(x))
 
 
+@pytest.mark.long
 def test_bits_of_the_interpreter() -> None:
     network, x = small_images()
     [result] = InterpretedModule(network.bytecode)["main"].invoke([x])
@@ -195,6 +196,7 @@ def test_bits_of_kernels(kernels: str) -> None:
     np.testing.assert_array_equal(result, small_images_result())
 
 
+@pytest.mark.long
 @pytest.mark.vulkan
 def test_bits_of_vulkan() -> None:
     network, x = small_images()
@@ -205,6 +207,7 @@ def test_bits_of_vulkan() -> None:
 # -- dynamic batch --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_dynamic_batch(tmp_path: Path) -> None:
     """A batch of any size has the bits of a batch that is given, by equal ranges."""
     model = onnx.ModelProto()
@@ -229,6 +232,7 @@ def test_a_dynamic_batch(tmp_path: Path) -> None:
     assert function(samples[:1]).shape == (1, 8)
 
 
+@pytest.mark.long
 def test_a_dynamic_batch_of_tflite(tmp_path: Path) -> None:
     inputs = np.random.default_rng(6).normal(size=(24, 8, 8, 3)).astype(np.float32)
     network = subquant.quantize_network(tflite_network(1), [inputs], batch="dynamic")
@@ -242,6 +246,7 @@ def test_a_dynamic_batch_of_tflite(tmp_path: Path) -> None:
 # -- weights only ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_int4_weights_by_the_inputs(tmp_path: Path) -> None:
     net = Network(3)  # two layers, whose inputs depend on each other
     hidden = net.add("Relu", net.add("MatMul", "x", net.weight(128, 1088)))
@@ -417,6 +422,7 @@ def square_error(values: Array, low: float, high: float) -> float:
     return float(np.square(restored - values).mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shift", [-1.0, 0.0, 4.0])
 def test_ranges_of_a_distribution_with_outliers(shift: float) -> None:
     rng = np.random.default_rng(1)

@@ -409,6 +409,7 @@ def decoder(length: int, past: int) -> onnx.ModelProto:
     return model(nodes, inputs, outputs, constants)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("length", "past"), [(5, 0), (1, 5), (3, 4)])
 def test_a_decoder_computes_what_onnx_runtime_does(length: int, past: int, cpu: Device) -> None:
     proto, rng = decoder(length, past), np.random.default_rng(2)

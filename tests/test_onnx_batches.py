@@ -119,6 +119,7 @@ def test_slices_of_the_whole_batch_and_copies_for_each_element(cpu: Device) -> N
     np.testing.assert_array_equal(main(*arrays.values()), expected)
 
 
+@pytest.mark.long
 def test_operators_along_another_axis_than_the_batch(cpu: Device) -> None:
     nodes = [
         node("CumSum", ["x", "last axis"], ["sums"]),

@@ -184,6 +184,7 @@ def test_a_file_that_cannot_be_written(in_temporary_folder: Path) -> None:
     assert "the parameters 'm.onnx' are the input or the output too" in result
 
 
+@pytest.mark.long
 def test_a_model_in_two_files(in_temporary_folder: Path, cpu: Device) -> None:
     """Compiled, and compared with ONNX Runtime, which has all that the file names."""
     pytest.importorskip("onnxruntime")
@@ -337,6 +338,7 @@ def test_compare_takes_dimension_sizes(in_temporary_folder: Path) -> None:
     assert json.loads(result.stdout)[0]["elements"] == 2 * 3 * 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("zero_point", [np.int8(-3), np.uint8(100)])
 def test_convolutions_are_rounded_where_they_are_summed(zero_point: Any) -> None:
     """The requantization is part of the kernel, and so is the reading of bytes by the next one."""
@@ -429,6 +431,7 @@ def test_zero_points_are_added_after_rounding(zero_point: int, kernels: str) -> 
     assert (np.asarray(main_of(text_of(proto), kernels=kernels)(x)) == expected).all()
 
 
+@pytest.mark.long
 def test_fixed_point_requantization() -> None:
     """The option applies to ONNX models: ties are rounded up."""
     x = np.arange(-128, 128).astype(np.int8)[:, None]

@@ -205,6 +205,7 @@ def test_a_scan_of_no_slices(device: Device | None) -> None:
     assert every.shape == (0, 6)
 
 
+@pytest.mark.long
 def test_a_graph_in_a_graph(cpu: Device) -> None:
     """An If in a Loop, which reads values around both."""
     inner = [

@@ -33,6 +33,7 @@ def non_zeros(inputs: Mapping[str, Array]) -> onnx.ModelProto:
     return whole(nodes, inputs, {f"y_{name}": "INT64" for name in inputs})
 
 
+@pytest.mark.long
 @CPU_AND_NUMPY
 def test_non_zero_of_every_type_has_as_many_columns_as_elements(
     device: Device | None,
@@ -49,6 +50,7 @@ def test_non_zero_of_every_type_has_as_many_columns_as_elements(
 SHAPES = [(), (1,), (7,), (0,), (2, 0, 3), (4, 3), (2, 3, 4), (2, 1, 3, 2), (1, 1), (1, 130)]
 
 
+@pytest.mark.long
 @CPU_AND_NUMPY
 @pytest.mark.parametrize("share", [0, 0.5, 1])
 @pytest.mark.share(6)
@@ -62,6 +64,7 @@ def test_non_zero_of_nothing_has_no_columns_on_vulkan(vulkan: Device) -> None:
     check(non_zeros(inputs), inputs, vulkan)
 
 
+@pytest.mark.long
 def test_non_zero_of_many_elements_counts_all(cpu: Device) -> None:
     inputs = {"x": drawn(np.int32, (3, 70_001), 0.01)}
     check(non_zeros(inputs), inputs, cpu)
@@ -301,6 +304,7 @@ TWICE_TYPES = dict.fromkeys(
 )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0, 0.3, 1])
 def test_operators_on_two_tensors_with_the_same_rows(cpu: Device, share: float) -> None:
     inputs = {"x": X, "y": X[::-1].copy(), "mask": drawn(np.int32, (3, 4), share)}

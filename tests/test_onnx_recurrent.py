@@ -351,6 +351,7 @@ def test_the_state_is_quantized_as_in_onnx_runtime(case: str) -> None:
     assert_close(computed(proto, None, *feeds.values()), run_onnx_runtime(proto, feeds), 2.0)
 
 
+@pytest.mark.long
 def test_the_cpu_computes_quantized_steps(cpu: Device) -> None:
     proto, feeds = quantized(**QUANTIZED["bidirectional"])
     assert_close(computed(proto, cpu, *feeds.values()), computed(proto, None, *feeds.values()))

@@ -77,10 +77,12 @@ def test_non_max_suppression(kind: str, device: Device | None) -> None:
     check(*suppression(kind, is_constant=True), device)
 
 
+@pytest.mark.long
 def test_non_max_suppression_with_computed_limits(cpu: Device) -> None:
     check(*suppression("all inputs", is_constant=False), cpu)
 
 
+@pytest.mark.long
 @ON_DEVICES
 def test_a_detector_selects_boxes_scores_and_classes(device: Device) -> None:
     """The end of a detector: boxes behind the suppression, the best 5 of them, in one table."""

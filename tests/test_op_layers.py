@@ -91,6 +91,7 @@ def affine_convolutions_on_devices() -> dict[str, Any]:
     return {name: affine_convolutions()[name] for name in share_of(affine_convolutions(), 2)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 @pytest.mark.parametrize("offsets", OFFSETS)
 def test_affine_convolution(case: str, offsets: str, cpu: Device) -> None:

@@ -181,6 +181,7 @@ def sizes_of(text: str, element: str) -> set[int]:
     return {int(np.prod([int(n) for n in dims.split("x")[:-1]])) for dims in shapes}
 
 
+@pytest.mark.long
 @ON_DEVICES
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K", "zero points", "scale for each row"])
 @pytest.mark.share(6)
@@ -278,6 +279,7 @@ def random_linears() -> dict[str, Any]:
     return {str(seed): (linear, list(random_linear(seed)[:2])) for seed in SEEDS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_linear_of_random_shapes_and_layouts(seed: int, cpu: Device) -> None:
     """The implementation that was meant; eager and compiled alike, as `linear` states."""
@@ -298,6 +300,7 @@ def lookups() -> dict[str, Any]:
     return {name: (embedding_lookup, [ids, ggml(name, (11, 256))]) for name in COMPUTED}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COMPUTED)
 def test_embedding_lookup(name: str, cpu: Device) -> None:
     """Rows of the planes are taken, and nothing else is dequantized; the same bits."""

@@ -44,6 +44,7 @@ def packed_mixtral(folder: Path) -> tuple[Path, Path]:
     )
 
 
+@pytest.mark.long
 def test_packed_experts(tmp_path: Path) -> None:
     """The cache of f16 is off by 2**-11 of its elements."""
     packed, floats = packed_mixtral(tmp_path)

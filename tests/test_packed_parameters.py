@@ -133,6 +133,7 @@ def compiled(
 # -- values ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("activations", ["int8", "float"])
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.share(4)

@@ -263,6 +263,7 @@ def texts_of(svg: Path) -> list[str | None]:
 # -- files ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["svg", "png", "SVG"])
 def test_a_plot_is_reproducible(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"plot.{ending}"
@@ -294,6 +295,7 @@ def test_text_in_svg_is_text(tmp_path: Path) -> None:
     assert ESCAPED in texts_of(write_errors([LayerError(MARKUP, (2,), 4.0, 0.1, 0.1)], path))
 
 
+@pytest.mark.long
 def test_png_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that are invalid TeX, or have glyphs without a font, are drawn too."""
     monkeypatch.setattr(plots, "_DPI", 40)  # takes a quarter of the time

@@ -301,6 +301,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", ["llvm-cpu", "vulkan"])
 @pytest.mark.share(2)
 def test_a_forked_process(device: str, folder: Path, request: pytest.FixtureRequest) -> None:

@@ -155,6 +155,7 @@ def test_casts_of_every_dialect_fuse() -> None:
 # -- operations that stay -------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_no_fusion_is_illegal_or_invalid() -> None:
     """With any types: fused to the very program as written, or left as it is with one reason."""
     fused = left = 0

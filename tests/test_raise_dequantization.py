@@ -346,6 +346,7 @@ def test_rows_are_taken_of_integers(name: str) -> None:
     assert (dequantized.group(1) != "6x8") == TAKEN[name].is_taken
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TAKEN)
 @ON_DEVICES
 def test_taken_rows_have_the_same_bits(name: str, device: Device) -> None:

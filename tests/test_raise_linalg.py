@@ -43,6 +43,7 @@ EXECUTED = share_of(VARIANTS, 3)
 COMPILED = Together({name: VARIANTS[name] for name in EXECUTED})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_contraction_is_raised(name: str) -> None:
     program = PROGRAMS[name.removesuffix(CONSTANT)]

@@ -194,6 +194,7 @@ def test_the_example_gives_its_expected_output(device: Device, device_name: str)
     assert got.argmax(1).tolist() == [4, 2, 7, 0]
 
 
+@pytest.mark.long
 def test_benchmark_reports_numbers() -> None:
     """The benchmark runs on a small module and prints the figures that it promises."""
     command = [sys.executable, str(ROOT / "scripts/benchmark_passes.py"), "--casts", "30", "--json"]

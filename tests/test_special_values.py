@@ -130,6 +130,7 @@ Y, X, ANGLE = (
 QUANTIZED = one_operation('"stablehlo.atan2"(%0, %1)', [Y, X], ANGLE)
 
 
+@pytest.mark.long
 @ON_DEVICES
 def test_quantized_operands_that_stand_for_zero(device: Device, device_name: str) -> None:
     """Angles 0, pi, pi / 2 and 0, half a unit each: 0, 6, 3 and 0 steps from the zero point."""

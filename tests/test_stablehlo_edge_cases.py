@@ -91,6 +91,7 @@ def test_padding_that_cuts(
     assert run(window.text(), device, *window.arguments).reshape(-1).tolist() == window.expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 1)])
 @pytest.mark.parametrize("dilation", [[1, 1], [2, 2], [2, 1], [1, 3]])
 @pytest.mark.share(6)

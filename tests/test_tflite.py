@@ -123,6 +123,7 @@ ON_EACH_DEVICE = [
 ]
 
 
+@pytest.mark.long
 @ON_DEVICES
 @pytest.mark.parametrize("cases", groups(ON_EACH_DEVICE), ids=named)
 def test_activations_of_8_bits_on_devices(

@@ -55,6 +55,7 @@ def test_spectra_equal_those_of_litert(shape: tuple[int, ...], lengths: tuple[in
     assert compare(spectrum(shape, lengths), None, 2, tolerance=1e-6) > 0
 
 
+@pytest.mark.long
 def test_spectra_on_the_cpu(cpu: Device) -> None:
     for shape, lengths in (((2, 3, 1, 400), (1, 512)), ((2, 5, 12), (8, 16))):
         assert compare(spectrum(shape, lengths), cpu, 2, tolerance=1e-6) > 0

@@ -250,6 +250,7 @@ def operations(draw: Any) -> tuple[str, list[Quantized], Quantized, str]:
     return name, types[:-1], types[-1], draw(st.sampled_from(OPTIONS))
 
 
+@pytest.mark.long
 @settings(max_examples=examples(50))
 @given(operations())
 def test_generated_types(operation: tuple[str, list[Quantized], Quantized, str]) -> None:

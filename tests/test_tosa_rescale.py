@@ -64,6 +64,7 @@ def some(modes: list[Mode], count: int) -> list[Mode]:
     return modes if LONG else modes[::count]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale32", [True, False])
 def test_all_bytes_in_every_mode_through_stablehlo(scale32: bool) -> None:
     modes = byte_modes(scale32)
@@ -203,6 +204,7 @@ def bytecode(module: ir.Module) -> bytes:
     return stream.getvalue()
 
 
+@pytest.mark.long
 def test_iree_takes_bytecode_and_generic_text(cpu: Device) -> None:
     """IREE 3.13 does not parse the rescale's own syntax, which newer MLIR prints."""
     modes = [
