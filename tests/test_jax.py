@@ -159,8 +159,74 @@ sys.stdout.buffer.write(exported.serialize())
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", script]
     data = subprocess.run(command, env=os.environ | flags, capture_output=True, check=True).stdout
-    with pytest.raises(ParseError, match=r"sharded over several devices: export the function for"):
+    with pytest.raises(ParseError, match=r"it has shardings: export the function for one device"):
         parse_bytes(data, create_context(), "f.jax")
+
+
+def test_on_one_device_shardings_and_collectives_are_identities() -> None:
+    """A mesh of one device: annotations of Shardy, and a sum and an index over its devices."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
+    rows, whole = (jax.sharding.PartitionSpec(axis) for axis in ("x", None))
+    sharded, replicated = (jax.sharding.NamedSharding(mesh, each) for each in (rows, whole))
+
+    def of_shard(x: Any) -> Any:
+        index = jax.lax.axis_index("x").astype(np.float32)
+        return x * 2 + jax.lax.psum(x.sum(0, keepdims=True), "x") + index
+
+    def function(x: Any) -> Any:
+        x = jax.lax.with_sharding_constraint(x + 1, replicated)
+        return jax.shard_map(of_shard, mesh=mesh, in_specs=rows, out_specs=rows)(x)
+
+    function = jax.jit(function, in_shardings=sharded, out_shardings=sharded)
+    text = str(export.export(function)(jax.ShapeDtypeStruct(X.shape, X.dtype)).mlir_module())
+    assert "sdy.mesh" in text
+    assert "sdy.sharding_constraint" in text
+    assert "#sdy.sharding<" in text
+    assert "all_reduce" in text
+    main = subquant.compile(text.encode()).main
+    np.testing.assert_array_equal(main(X), (X + 1) * 2 + (X + 1).sum(0, keepdims=True))
+
+
+SHARDED = """
+%s
+func.func @main(%%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %s
+  return %%0 : tensor<4x8xf32>
+}
+"""
+MESH = 'sdy.mesh @"a mesh" = <["a"=1, "b"=%d]> {about = {size = 1}} loc("here")'
+CONSTRAINT = '%0 = sdy.sharding_constraint %x <@"a mesh", [{"a"}, {?}]> {n = 1} : tensor<4x8xf32>'
+MANUAL = """%0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"a"}, {}]>]
+      out_shardings=[<@mesh, [{"a"}, {}]>] manual_axes={"a"} (%y: tensor<4x8xf32>) {
+    sdy.return %y : tensor<4x8xf32>
+  } : (tensor<4x8xf32>) -> tensor<4x8xf32>"""
+
+
+def test_annotations_of_shardy_are_blanked() -> None:
+    group = "sdy.sharding_group %x group_id=0 : tensor<4x8xf32>\n  "
+    text = SHARDED % (MESH % 1, group + "// sdy.return\n  " + CONSTRAINT)
+    module = parse_bytes(text.encode(), create_context())
+    call, _ = module.body.operations[0].regions[0].blocks[0].operations
+    assert call.operation.name == "stablehlo.custom_call"
+    assert str(call.location) == 'loc("-":6:8)'
+
+
+@pytest.mark.parametrize(
+    ("mesh", "body", "message"),
+    [
+        (MESH % 3, CONSTRAINT, "<stdin>:2:5: error: the mesh of a sharding has 3 devices; an ex"),
+        (MESH % 1, MANUAL, "<stdin>:4:8: error: 'sdy.manual_computation' is for several dev"),
+        ('sdy.mesh @m = <["a"=1', CONSTRAINT, "'sdy.mesh' is for several devices, or is not"),
+        ("", CONSTRAINT.replace(" : tensor", " : f32, tensor"), "'sdy.sharding_constraint' is"),
+        ("", '%0 = sdy.reshard %x <mesh<["a"=2]>, [{"a"}, {}]> : tensor<4x8xf32>', "has 2 devices"),
+    ],
+)
+def test_text_for_several_devices_is_refused_at_its_place(
+    mesh: str, body: str, message: str
+) -> None:
+    with pytest.raises(ParseError) as raised:
+        parse_bytes((SHARDED % (mesh, body)).encode(), create_context(), "<stdin>")
+    assert message in str(raised.value)
 
 
 def test_inspect_shows_weights_by_their_names() -> None:

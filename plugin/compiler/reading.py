@@ -19,8 +19,9 @@ from ..core.files import kind_of, read_input, wrong_download
 from ..errors import ParseError, Place, Remark, UsageError
 from ..importers.options import AS_IN_FILE, ImportOptions
 from .diagnostics import HINTS, reworded
+from .shardy_text import without_shardings
 from .stablehlo_artifacts import is_artifact, parse_artifact, record_names
-from .text_checks import check_text
+from .text_checks import check_text, without_comments_and_strings
 
 BYTECODE_MAGIC = b"ML\xefR"
 
@@ -30,6 +31,8 @@ OnRemark = Callable[[Remark], None]
 def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
     """Parse MLIR text of `file`; ParseError, VerificationError with the first place."""
     check_text(text, file)
+    if "sdy." in text:
+        text = without_shardings(text, without_comments_and_strings(text), file)
     with _parsing(context, file):
         return _with_names(ir.Module.parse(text, context))
 

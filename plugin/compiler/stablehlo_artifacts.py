@@ -22,7 +22,10 @@ _ILLEGAL_OPERATION = re.compile(
 """Upstream's message about an operation with attributes or types that StableHLO lacks."""
 _PRODUCER = re.compile(rb"ML\xefR.StableHLO_v([\d.]{1,20})\0", re.DOTALL)
 _SHARDY = "dialect 'sdy'"
-_SHARDING_HINT = "; it is sharded over several devices: export the function for one"
+_SHARDING_HINT = (
+    "; it has shardings: export the function for one device, without a mesh, or write its text, "
+    "str(exported.mlir_module()), in which a mesh of one device is read"
+)
 _UNINFORMATIVE = "failed to deserialize portable artifact"
 
 

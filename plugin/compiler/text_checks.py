@@ -57,10 +57,10 @@ def check_text(text: str, file: str = "-") -> None:
         raise ParseError("text has a NUL character", location_at(text, text.index("\0"), file))
     _check_nesting(text, file)
     if "!quant" in text:
-        _check_types(_without_comments_and_strings(text), file, has_tosa="tosa." in text)
+        _check_types(without_comments_and_strings(text), file, has_tosa="tosa." in text)
 
 
-def _without_comments_and_strings(text: str) -> str:
+def without_comments_and_strings(text: str) -> str:
     """Blank out comments and strings; every other character keeps its position."""
     blanked: list[str] = []
     position, quote, slashes = 0, text.find('"'), text.find("//")
@@ -82,9 +82,9 @@ def _check_nesting(text: str, file: str) -> None:
     """Refuse brackets that are nested more than `MAX_NESTING` deep."""
     depth, subject = 0, "brackets"
     if _may_be_deep(text):
-        depth = _nesting_depth(_without_comments_and_strings(text))
+        depth = _nesting_depth(without_comments_and_strings(text))
     if depth <= MAX_NESTING and _has_many_aliases(text):
-        depth, subject = _alias_depth(_without_comments_and_strings(text)), "aliases"
+        depth, subject = _alias_depth(without_comments_and_strings(text)), "aliases"
     if depth > MAX_NESTING:
         raise ParseError(
             f"{subject} are nested {depth} deep, expected at most {MAX_NESTING}", Place(file)

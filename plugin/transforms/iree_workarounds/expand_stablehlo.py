@@ -80,6 +80,7 @@ from .reversal import expand_reverse
 from .roundings import ROUNDINGS, round_by_addition
 from .scatter_axes import scatter_rows
 from .select_and_scatter import expand_select_and_scatter
+from .single_device import SINGLE_DEVICE
 from .special_values import ARCTANGENTS, SPECIAL, expand_arctangent, expand_special
 from .stable_sort import stabilize_sort, use_all_results
 from .summed_squares import separate_squares
@@ -199,19 +200,6 @@ def _dimension_of_bits(op: Operation) -> NoMatch | None:
     return None
 
 
-_SHARDINGS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
-"""Custom calls of JAX that place a tensor on devices; on one device they are the identity."""
-
-
-def _drop_sharding(op: Operation) -> Replacement:
-    """Replace a placement on devices by its operand."""
-    types = [each.type for each in (*op.operands, *op.results)]
-    is_sharding = op.attributes["call_target_name"].value in _SHARDINGS
-    if not is_sharding or len(types) != 2 or types[0] != types[1]:
-        return NoMatch("is no placement of a whole tensor")
-    return op.operands[0]
-
-
 _SHAPES: dict[str, Pattern] = {
     "stablehlo.broadcast_in_dim": order_broadcast,
     "stablehlo.dynamic_conv": expand_dynamic_conv,
@@ -238,13 +226,13 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.batch_norm_grad": expand_batch_norm_grad,
     "stablehlo.batch_norm_training": expand_batch_norm_training,
     "stablehlo.convolution": expand_convolution,
-    "stablehlo.custom_call": _drop_sharding,
     "stablehlo.dynamic_broadcast_in_dim": expand_dynamic_broadcast,
     "stablehlo.dynamic_pad": expand_dynamic_pad,
     "stablehlo.dynamic_reshape": expand_dynamic_reshape,
     "stablehlo.pad": separate_pad,
     "stablehlo.reduce_window": cut_windows,
     "stablehlo.reverse": expand_reverse,
+    **SINGLE_DEVICE,
     **dict.fromkeys(ARCTANGENTS, expand_arctangent),
     **dict.fromkeys(SPECIAL, expand_special),
     **dict.fromkeys(UPDATES, separate_updated),

@@ -106,6 +106,25 @@ func.func @sharding(%x: tensor<2xf32>) -> tensor<2xf32> {
   return %1 : tensor<2xf32>
 }
 
+// Of one device, the operand is the sum; nobody sends to it without a pair, and its index is 0.
+// CHECK-LABEL: func.func @collectives(
+// CHECK-SAME: %[[X:[^:]+]]: tensor<2xf32>
+// CHECK-NEXT: %[[ZEROS:.+]] = stablehlo.constant dense<0.000000e+00> : tensor<2xf32>
+// CHECK-NEXT: %[[ID:.+]] = stablehlo.constant dense<0> : tensor<ui32>
+// CHECK-NEXT: return %[[X]], %[[X]], %[[X]], %[[ZEROS]], %[[ID]]
+func.func @collectives(%x: tensor<2xf32>) -> (tensor<2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<ui32>) {
+  %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<0> : tensor<1x1xi64>}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) : (tensor<2xf32>) -> tensor<2xf32>
+  %1 = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = dense<> : tensor<0x0xi64>}> : (tensor<2xf32>) -> tensor<2xf32>
+  %2 = "stablehlo.collective_permute"(%x) <{source_target_pairs = dense<0> : tensor<1x2xi64>}> : (tensor<2xf32>) -> tensor<2xf32>
+  %3 = "stablehlo.collective_permute"(%x) <{source_target_pairs = dense<> : tensor<0x2xi64>}> : (tensor<2xf32>) -> tensor<2xf32>
+  %4 = stablehlo.partition_id : tensor<ui32>
+  return %0, %1, %2, %3, %4 : tensor<2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<ui32>
+}
+
 // CHECK-LABEL: func.func @special
 // CHECK: stablehlo.bitcast_convert %arg0
 // CHECK: stablehlo.ceil %arg0 {ordinary_operands}
