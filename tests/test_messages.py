@@ -254,6 +254,8 @@ def test_files_of_another_kind() -> None:
     assert fail(1, "run", "x.mlir").endswith("run it with: subquant exec x.mlir")
     Path("x.pt").write_bytes(b"PK\x03\x04" + bytes(30))
     assert f"{no_module} a ZIP archive; " in fail(1, "compile", "x.pt")
+    Path("x.ort").write_bytes(b"\x18\0\0\0ORTM" + b"\xff" * 8)
+    assert f"{no_module} of ONNX Runtime's own format; " in fail(1, "compile", "x.ort")
     Path("x.safetensors").write_bytes((8).to_bytes(8, "little") + b"{       ")
     assert f"{no_module} holds weights; " in fail(1, "compile", "x.safetensors")
 

@@ -113,6 +113,7 @@ _OTHER_KINDS = {
     "{0}; import others with: subquant import {0}",
     "array": ", but an array; give it as an argument: --input @{}",
     "zip": ", but a ZIP archive; write a program of PyTorch with torch.export.save, as a .pt2 file",
+    "ort": ", but of ONNX Runtime's own format; give the .onnx file that it was converted from",
     "hdf5": ", but an HDF5 file; convert a model of Keras to .tflite, or export .onnx",
 }
 

@@ -22,6 +22,9 @@ _KINDS = {
     b"\x89HDF": "hdf5",
 }
 
+_FLATBUFFERS = {b"TFL3": "tflite", b"ORTM": "ort"}
+"""Kinds by the identifier of a flatbuffer, bytes 4 to 8."""
+
 MAX_STREAM_BYTES = 1 << 32
 """Bytes that are read of a pipe, at most, which does not tell its size: 4 GiB."""
 
@@ -39,10 +42,11 @@ def kind_of(data: bytes) -> str | None:
         ``executable``, ``module`` (bytecode), ``weights``, ``array`` (NumPy's), ``tflite``,
         ``pt2`` (of ``torch.export.save``: a ZIP archive whose first file has a weight), ``onnx``
         (a protobuf that begins with a version of ONNX's format, which no text does), ``zip``
-        (other ZIP archives, as ``torch.save`` writes) or ``hdf5`` (Keras writes it).
+        (other ZIP archives, as ``torch.save`` writes), ``hdf5`` (Keras writes it) or ``ort`` (ONNX
+        Runtime's own format).
     """
-    if data[4:8] == b"TFL3":
-        return "tflite"
+    if data[4:8] in _FLATBUFFERS:
+        return _FLATBUFFERS[data[4:8]]
     if len(data) > 2 and data[0] == 8 and 1 <= data[1] < 0x80:
         return "onnx"
     if data[4:8] == b"IREE" or (data[:2] == b"PK" and b"module.fb" in data[:64]):
