@@ -8,8 +8,10 @@ Source: ONNX Runtime 1.32, ``ContribOperators.md``.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -90,28 +92,70 @@ def _present(call: Call, *names: str) -> dict[str, Any]:
 @importer("com.microsoft.EmbedLayerNormalization")
 def embed_layer_normalization(call: Call) -> list[Any]:
     """EmbedLayerNormalization-1: normalized sums of embeddings; lengths of rows."""
+
+    def rows(index: int, indices: AnyArray, name: str) -> AnyArray:
+        return rows_of(call, float_input(call, index, F32), indices, name)
+
+    positions = None if call.optional(8) is None else call.array(8)
+    total = _summed_embeddings(call, rows, positions)
+    result, lengths = _normalized_embeddings(
+        call, total, float_input(call, 5, F32), float_input(call, 6, F32)
+    )
+    return [as_input_type(call, 2, result), lengths, as_input_type(call, 2, total)]
+
+
+@importer("com.microsoft.QEmbedLayerNormalization")
+def quantized_embed_layer_normalization(call: Call) -> list[Any]:
+    """QEmbedLayerNormalization-1: as EmbedLayerNormalization, of tables with one scale each.
+
+    Inputs 8 to 12 are scales, 13 to 17 zero points: of the three tables, gamma and beta.
+    """
+
+    def dequantized(index: int, storage: AnyArray) -> AnyArray:
+        planes = [call.scalar(index + distance) for distance in (6, 11)]
+        ones = (1,) * len(storage.shape)
+        scale, zero_point = (plane.reshape(ones) for plane in planes)
+        type_, sizes = call.input(index).type, tuple(storage.shape)
+        return call.floats(Quantized(storage, type_, scale, zero_point, sizes))
+
+    def rows(index: int, indices: AnyArray, name: str) -> AnyArray:
+        return dequantized(index, rows_of(call, call.array(index), indices, name))
+
+    total = _summed_embeddings(call, rows, None)
+    gamma, beta = (dequantized(index, call.array(index)) for index in (5, 6))
+    return list(_normalized_embeddings(call, total, gamma, beta))
+
+
+def _summed_embeddings(
+    call: Call, rows: Callable[[int, AnyArray, str], AnyArray], positions: AnyArray | None
+) -> AnyArray:
+    """Sum the embeddings of words, positions and segments.
+
+    Args:
+        rows: returns the rows of the table in an input, by indices; the name is for errors.
+        positions: the positions of words; None for their order.
+    """
     words = call.array(0)
     if len(words.shape) != 2:
         raise call.error(f"has input_ids of shape {list(words.shape)}")
-    batch, length = words.shape
-    positions = np.arange(length, dtype=np.int32)
-    if call.optional(8) is not None:
-        positions = call.array(8)
+    if positions is None:
+        length = words.shape[1]
+        positions = np.arange(length, dtype=np.int32)
     tables = [(2, words, "word_embedding"), (3, positions, "position_embedding")]
     if call.optional(1) is not None:
         tables.append((4, call.array(1), "segment_embedding"))
-    rows = [rows_of(call, float_input(call, n, F32), indices, name) for n, indices, name in tables]
-    total = functools.reduce(operator.add, rows)
+    return functools.reduce(operator.add, itertools.starmap(rows, tables))
+
+
+def _normalized_embeddings(
+    call: Call, total: AnyArray, gamma: AnyArray, beta: AnyArray
+) -> tuple[AnyArray, Operand]:
+    """Normalize the sums; return them, and the number of words of each row by the mask."""
     result, _, _ = normalized(total, [total.ndim - 1], call.attribute("epsilon", 1e-12))
-    result = result * float_input(call, 5, F32) + float_input(call, 6, F32)
-    lengths: AnyArray = np.zeros(batch, np.int32)
+    lengths: AnyArray = np.zeros(total.shape[0], np.int32)
     if call.optional(7) is not None:
         lengths = convert(call.array(7), I32).sum(axis=1, dtype=np.int32)
-    return [
-        as_input_type(call, 2, result),
-        Operand("INT32", lengths),
-        as_input_type(call, 2, total),
-    ]
+    return result * gamma + beta, Operand("INT32", lengths)
 
 
 @importer("com.microsoft.MatMulNBits")

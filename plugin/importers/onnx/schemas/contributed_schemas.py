@@ -88,6 +88,11 @@ NhwcMaxPool x:Q -> 1 auto_pad:s ceil_mode:i dilations:[i] kernel_shape!:[i] pads
 QAttention input:Q1 weight:Q2 bias:H input_scale:H weight_scale:H mask_index?:I
     input_zero_point?:Q1 weight_zero_point?:Q2 past?:H -> 2 do_rotary:i mask_filter_value:f
     num_heads!:i past_present_share_buffer:i scale:f unidirectional:i
+QEmbedLayerNormalization input_ids:I segment_ids?:I word_embedding_quant:Q1
+    position_embedding_quant:Q1 segment_embedding?:Q1 gamma_quant:Q1 beta_quant:Q1 mask?:I
+    word_embedding_scale:F position_embedding_scale:F segment_embedding_scale?:F gamma_scale:F
+    beta_scale:F word_embedding_zero_point:Q1 position_embedding_zero_point:Q1
+    segment_embedding_zero_point?:Q1 gamma_zero_point:Q1 beta_zero_point:Q1 -> 2 epsilon:f
 QGemm A:Q1 a_scale:F a_zero_point:Q1 B:Q2 b_scale:F b_zero_point:Q2 C?:I y_scale?:F
     y_zero_point?:Q3 -> 1 alpha:f transA:i transB:i
 QLinearAdd A:Q A_scale:F A_zero_point?:Q B:Q B_scale:F B_zero_point?:Q C_scale:F
