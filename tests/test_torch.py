@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,10 @@ torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed"
 from torch import nn  # noqa: E402
 
 import subquant.torch  # noqa: E402  (needs torch)
+from subquant.dialects import create_context  # noqa: E402
 from subquant.errors import ExecutionError, InputError, UnsupportedError, UsageError  # noqa: E402
+from subquant.importers.torch.exported_file import write_module  # noqa: E402
+from subquant.isolation.limits import time_limit  # noqa: E402
 
 
 class Mlp(nn.Module):
@@ -234,6 +238,13 @@ def test_a_cut_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:700])
     with pytest.raises(InputError, match="cannot read the exported program"):
         subquant.compile(path)
+
+
+def test_the_limit_of_the_parser_is_none_of_pytorch() -> None:
+    with time_limit(100.0):
+        with pytest.raises(InputError, match="cannot read the exported program"):
+            write_module(b"cut", create_context())
+        assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
 
 
 class Eigenvalues(nn.Module):

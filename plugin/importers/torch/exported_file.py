@@ -11,6 +11,7 @@ import warnings
 from ...core._mlir import ir
 from ...core.requirements import require
 from ...errors import InputError, Place
+from ...isolation.limits import set_time_limit
 
 
 def write_module(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
@@ -22,6 +23,9 @@ def write_module(data: bytes, context: ir.Context, file: str = "-") -> ir.Module
         UnsupportedError: as `subquant.importers.torch.exported_program.import_programs`.
     """
     require("torch", "a program of torch.export", "torch")
+    # PyTorch imports 5,000 files of Python, for 6 s of CPU time, or 25 if they are not compiled to
+    # bytecode yet: the limit is one of MLIR's parser, which does not read the file.
+    set_time_limit(None)
     import torch
 
     from .exported_program import import_programs
