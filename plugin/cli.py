@@ -19,7 +19,7 @@ from .errors import InputError, SubquantError, near_names
 
 COMMANDS = {
     "compile": "Compile MODEL (.mlir, .tflite, .onnx, .pt2; - for standard input) for IREE.",
-    "run": "Run a function of EXECUTABLE (.vmfb) on arrays.",
+    "run": "Run a function of EXECUTABLE (.vmfb; - for standard input) on arrays.",
     "exec": "Compile MODEL and run it.",
     "opt": "Run passes on MODEL (- for standard input) and print the result, like mlir-opt.",
     "inspect": "List the quantized tensors of FILE with their types, scales and sizes.",

@@ -96,7 +96,7 @@ class ValueType:
     def __str__(self) -> str:
         element = self.element
         if self.parameters is not None:
-            element = f"quantized<{self.parameters}>"
+            element = str(self.parameters)
         if self.is_scalar:
             return element
         if self.shape is None:

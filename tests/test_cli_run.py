@@ -25,6 +25,11 @@ def test_run_calls_main(vmfb: str, device: tuple[str, ...]) -> None:
     assert (result.stdout, result.stderr) == (QUANTIZED_I8, "")
 
 
+def test_run_reads_standard_input(vmfb: str) -> None:
+    assert succeed("run", "-", *INPUT, stdin=Path(vmfb).read_bytes()).stdout == QUANTIZED_I8
+    assert "is no IREE executable, but text" in fail(1, "run", "-", stdin="text")
+
+
 def test_run_calls_another_function(vmfb: str) -> None:
     inputs = ("--input", "i32=5", "--input", "i4=-8", "--input", "bf16=0.5")
     result = succeed("run", vmfb, "--function", "two", *inputs)

@@ -155,7 +155,7 @@ def test_dynamic_and_unranked_arguments(device: Device, device_name: str) -> Non
             "tensor<6xi8>, got <DeviceArray tensor<6xi16>",
         ),
         ("twice", np.ones(6, np.float32), "must be stored as tensor<6xi8>"),
-        ("halve", np.ones(6, np.int8), "must be stored as tensor<6xquantized<"),
+        ("halve", np.ones(6, np.int8), "must be stored as tensor<6x!quant.uniform<"),
         ("halve", np.ones(6, np.uint8), "f.put(argument, array)"),
         ("same", np.ones((2, 2), np.float32), "must have the shape ?, got 2x2"),
         ("number", np.ones((), np.float32), "must be stored as f32"),

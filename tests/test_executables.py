@@ -211,11 +211,18 @@ def test_names(executable: Executable) -> None:
     assert repr(executable).startswith("<executable for llvm-cpu: <function ")
 
 
-def test_signatures_without_a_device(executable: Executable, tmp_path: Path) -> None:
+def test_a_saved_executable(executable: Executable, tmp_path: Path) -> None:
     path = tmp_path / "x.vmfb"
-    path.write_bytes(compile_to_bytes(PROGRAM))
+    executable.save(path)
     assert read_signatures(path)["main"] == executable.main.signature
     assert subquant.load(path).nothing() is None
+    with pytest.raises(InputError, match=r"cannot write .*missing"):
+        executable.save(tmp_path / "missing" / "x.vmfb")
+    # The data of a large executable is a copy in large pages.
+    large = subquant.load(path)
+    large._data = np.frombuffer(path.read_bytes(), np.uint8)
+    large.save(tmp_path / "y.vmfb")
+    assert (tmp_path / "y.vmfb").read_bytes() == path.read_bytes() == compile_to_bytes(PROGRAM)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 5000])

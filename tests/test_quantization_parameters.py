@@ -223,8 +223,9 @@ def test_bits_per_element():
 
 
 def test_text():
-    assert str(parameters((1, 0), (2, 4), (3, 3))) == "sub-channel i8:f32 {1:2, 0:4}"
-    assert str(parameters()) == "per-tensor i8:f32 {}"
+    assert str(parameters((1, 0), (2, 4), (3, 3))) == "!quant.uniform<i8:f32:{1:2, 0:4}, {...}>"
+    assert str(parameters((0,), (1,), (2,))) == "!quant.uniform<i8:f32:0, {...}>"
+    assert str(parameters()) == "!quant.uniform<i8:f32, 1>"
 
 
 def test_rfc_introduction():

@@ -16,7 +16,7 @@ from .shared_options import device_option, parse_parameters, run_options
 def command(
     executable: str, device: str, parameters: tuple[str, ...], threads: int | None, **options: Any
 ) -> None:
-    """Run a function of EXECUTABLE (.vmfb) on arrays.
+    """Run a function of EXECUTABLE (.vmfb; - for standard input) on arrays.
 
     An executable contains native code: run only files that you trust.
 
@@ -26,9 +26,11 @@ def command(
     subquant run wake_word.vmfb --stream --input @frames.npy --output @scores.npy
     """
     from ..runtime import Executable
+    from .console import read_model
     from .function_call import Call
 
     archives = parse_parameters(parameters)
     call = Call(**options)
     call.check_tolerances()
-    call.run(Executable(executable, device, archives, threads=threads))
+    source = read_model(executable) if executable == "-" else executable
+    call.run(Executable(source, device, archives, threads=threads))

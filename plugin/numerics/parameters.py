@@ -342,8 +342,15 @@ class QuantizationParameters:
         return self.storage.width + per_block * self.scales.size / elements
 
     def __str__(self) -> str:
+        """Return the type as in MLIR text; ``...`` stands for the scales of several blocks."""
+        head = f"!quant.uniform<{self.storage}:{self.expressed.value}"
+        if self.granularity == "per-tensor":
+            zero_point = f":{int(self.zero_points)}" if self.zero_points.any() else ""
+            return f"{head}, {self.scales.item():.9g}{zero_point}>"
+        if self.granularity == "per-axis":
+            return f"{head}:{self.axes[0]}, {{...}}>"
         blocks = ", ".join(f"{a}:{b}" for a, b in zip(self.axes, self.block_sizes, strict=True))
-        return f"{self.granularity} {self.storage}:{self.expressed.value} {{{blocks}}}"
+        return f"{head}:{{{blocks}}}, {{...}}>"
 
 
 MAX_AXES = 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from ..core.files import write_atomically, writing
 from ..errors import ExecutionError, UsageError, expected_name, printable, quoted
 from ..signature import (
     CPU_FEATURES_KEY,
@@ -43,6 +44,9 @@ class Executable:
         parameters: parameter files (``.irpa``) by scope.
         threads: the number of threads, as for a `Device`; only with the name of a device.
 
+    Functions are attributes by their names; those with the name of another attribute (``save``)
+    are items: ``executable["save"]``.
+
     Attributes:
         threads: how many run its functions, at most; None where the device has none to choose.
 
@@ -71,7 +75,7 @@ class Executable:
         parameters: Mapping[str, str | os.PathLike[str]],
     ) -> None:
         runtime = iree_runtime()
-        name, self._module = load_module(source)
+        name, self._module, self._data = load_module(source)
         instance = vm_instance()
         functions = public_functions(self._module, name)
         name = "the executable" if isinstance(source, bytes) else quoted(name)
@@ -107,6 +111,17 @@ class Executable:
             each.name: Function(each.name, entry, each.signature, invoker, device, each.weights)
             for each, entry in zip(functions, entries, strict=True)
         }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the executable to a file (``.vmfb``), which `subquant.load` reads.
+
+        Parameter archives are files of their own, and are not written.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        with writing(path):
+            write_atomically(path, self._data)
 
     def __repr__(self) -> str:
         functions = ", ".join(map(repr, self.functions.values()))

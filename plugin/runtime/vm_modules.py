@@ -34,20 +34,24 @@ def vm_instance() -> Any:
     return iree_runtime().VmInstance()
 
 
-def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any]:
-    """Return the name of an executable, for errors, and its module; InputError if it is none."""
+def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any, bytes | Array]:
+    """Return the name of an executable, for errors, its module and its data.
+
+    Raises:
+        InputError: the source cannot be read, or is no executable.
+    """
     if isinstance(source, bytes):
-        return "<bytes>", _module_of("<bytes>", source)
-    return os.fspath(source), _module_of(os.fspath(source), read_input(source))
+        return "<bytes>", *_module_of("<bytes>", source)
+    return os.fspath(source), *_module_of(os.fspath(source), read_input(source))
 
 
-def _module_of(name: str, data: bytes) -> Any:
-    """Return the module of an executable; InputError if the data is none."""
+def _module_of(name: str, data: bytes) -> tuple[Any, bytes | Array]:
+    """Return the module of an executable and its data; InputError if the data is none."""
     module, copied = iree_runtime().VmModule, _copied_to_large_pages(data)
     try:
         if copied is not None:  # weights that are constants are read where they are
-            return module.wrap_buffer(vm_instance(), copied)
-        return module.copy_buffer(vm_instance(), data)
+            return module.wrap_buffer(vm_instance(), copied), copied
+        return module.copy_buffer(vm_instance(), data), data
     except (RuntimeError, ValueError, IndexError):
         hint = wrong_download(data) or _OTHER_KINDS.get(
             kind_of(data) or ("text" if _is_text(data) else ""), _EXPECTED
@@ -179,7 +183,7 @@ def signatures_in_child(
 ) -> tuple[dict[str, str], list[bytes]]:
     """Return the signatures, as JSON, of the executable in the blob: called in a child process."""
     name = arguments["name"]
-    functions = public_functions(_module_of(name, blobs[0]), name)
+    functions = public_functions(_module_of(name, blobs[0])[0], name)
     return {each.name: each.signature.to_json() for each in functions if each.signature}, []
 
 
@@ -193,7 +197,7 @@ def description_in_child(
             "inputs": [value.named for value in each.signature.inputs],
             "outputs": [value.named for value in each.signature.outputs],
         }
-        for each in public_functions(_module_of(name, blobs[0]), name)
+        for each in public_functions(_module_of(name, blobs[0])[0], name)
         if each.signature
     }
     return described, []
