@@ -222,10 +222,12 @@ def test_a_worker_pool_and_prepacked_weights(monkeypatch: pytest.MonkeyPatch) ->
             np.testing.assert_array_equal(chain(row, source()), doubled)
 
 
-def test_programs_with_other_flags_are_bound() -> None:
+def test_programs_with_other_flags_are_bound(capsys: pytest.CaptureFixture[str]) -> None:
     text = "func.func @main(%x: tensor<6xi32>) -> tensor<6xi32> {"
     text += " %y = arith.addi %x, %x : tensor<6xi32> return %y : tensor<6xi32> }"
-    call = subquant.compile(text, iree_flags=("--iree-opt-level=O1",), threads=1).main.bind(X)
+    flags = ("--iree-opt-level=O1", "--mlir-print-ir-after=iree-util-fuse-globals")
+    call = subquant.compile(text, iree_flags=flags, threads=1).main.bind(X)
+    assert "IR Dump After FuseGlobals" in capsys.readouterr().err
     assert call().numpy().tolist() == (2 * X).tolist()
     call.set(0, X + 1)
     assert call().numpy().tolist() == (2 * X + 2).tolist()

@@ -54,6 +54,25 @@ def test_emit_mlir_can_be_compiled_again() -> None:
     assert reals.stdout == "result[0]: 4xf32=1 2 3 63\n"  # the quantization is still known
 
 
+def test_the_module_is_printed_after_passes() -> None:
+    options = ("--mlir-print-ir-after-change", "--mlir-elide-elementsattrs-if-larger=1")
+    result = succeed("compile", "model.mlir", "--emit", "mlir", *options)
+    names = re.findall(r"^// -----// IR Dump After (\S+) //----- //$", result.stderr, re.MULTILINE)
+    assert {"lower-quant-casts", "convert-quantized-to-storage"} < set(names)
+    assert "check-integer-only" not in names
+    assert "dense_resource<__elided__>" in result.stderr
+    assert "dense_resource<__elided__>" in result.stdout
+    # The last pass that changes the module leaves the module that is written.
+    assert result.stderr.split("//----- //\n")[-1].strip() == result.stdout.strip()
+    message = fail(2, "compile", "model.mlir", "--mlir-print-ir-after=narrow-byte-sum")
+    assert message == (
+        "error: --mlir-print-ir-after: the pipeline has no pass 'narrow-byte-sum'; did you mean "
+        "'narrow-byte-sums'?\n"
+    )
+    message = fail(2, "compile", "model.mlir", "-o", "out/", "--mlir-print-ir-after-all")
+    assert message == "error: the options --mlir-... apply to one model; compile it alone\n"
+
+
 def test_emit_bytecode_can_be_compiled_again() -> None:
     succeed("compile", "model.mlir", "--emit", "mlirbc", "-o", "model.mlirbc")
     data = Path("model.mlirbc").read_bytes()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
+from typing import Any
 
 import pytest
 
 from subquant.compiler.compile_options import CompileOptions
+from subquant.compiler.ir_printing import IRPrinting
 from subquant.compiler.opt import OptResult, run_opt
 from subquant.compiler.pipeline import UpstreamPass, compile_pipeline, parse_pipeline, run_pipeline
 from subquant.compiler.reading import BYTECODE_MAGIC, parse_text
@@ -37,6 +40,47 @@ def opt(
 
 def test_a_module_is_printed() -> None:
     assert opt("") == OptResult(EMPTY, [])
+
+
+CONSTANTS = """
+func.func @f() -> (tensor<2xi32>, tensor<2xi32>) {
+  %0 = arith.constant dense<[1, 2]> : tensor<2xi32>
+  %1 = arith.constant dense<[1, 2]> : tensor<2xi32>
+  return %0, %1 : tensor<2xi32>, tensor<2xi32>
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"all": True}, ["verify-quantization", "cse", "canonicalize"]),
+        ({"change": True}, ["cse"]),
+        ({"all": True, "change": True}, ["cse"]),
+        ({"": ("canonicalize,cse",)}, ["cse", "canonicalize"]),
+        ({"": ("cse", "canonicalize"), "change": True}, ["cse"]),
+        ({"": ("canonicalize",), "change": True}, []),
+        ({}, []),
+    ],
+)
+def test_modules_are_printed_after_passes(options: dict[str, Any], expected: list[str]) -> None:
+    fields = {f"mlir_print_ir_after_{name}".rstrip("_"): each for name, each in options.items()}
+    printing = IRPrinting(**fields, mlir_elide_elementsattrs_if_larger=1)
+    dumps: list[str] = []
+    result = run_opt(
+        CONSTANTS.encode(),
+        "in.mlir",
+        "cse,canonicalize{max-iterations=3}",
+        split=False,
+        verify_diagnostics=False,
+        printing=printing,
+        write_dump=dumps.append,
+    )
+    assert [re.match("// -----// IR Dump After (.*) //----- //\n", d)[1] for d in dumps] == expected
+    for each in dumps:
+        is_first = "verify-quantization" in each
+        assert each.count("dense_resource<__elided__>") == 1 + is_first
+    assert result.text.count("dense_resource<__elided__>") == 1
 
 
 def test_parts_are_printed_apart() -> None:

@@ -11,6 +11,7 @@ import click
 
 from ..batch.models import is_list, is_pattern
 from ..compiler.compile_options import CompileOptions, Emit
+from ..compiler.ir_printing import NO_PRINTING, IRPrinting
 from ..errors import InputError, UsageError, quoted
 from ..isolation.client import start_child
 from ..isolation.limits import Limits
@@ -50,6 +51,7 @@ from .quantize_network import NETWORK_SUFFIXES
 )
 @shared.compile_options
 @shared.batch_options
+@shared.printing_options
 @shared.limit_options
 def command(
     models: tuple[str, ...],
@@ -84,9 +86,10 @@ def command(
     """
     prepare_compiler()
     limits = Limits(**shared.pop_values(Limits, options))
+    printing = IRPrinting(**shared.pop_values(IRPrinting, options))
     batch = shared.BatchOptions(**shared.pop_values(shared.BatchOptions, options))
     if _is_batch(models, output, batch):
-        _check_batch(output, emit, weights, batch)
+        _check_batch(output, emit, weights, batch, printing)
         from .compile_many import compile_models
 
         status = compile_models(
@@ -132,6 +135,7 @@ def command(
         parameters=parameters,
         weights=weight_files,
         limits=limits,
+        printing=printing,
     )
     if parameters is not None:
         say(f"wrote {parameters} ({os.path.getsize(parameters):,} bytes)", err=True)
@@ -150,7 +154,11 @@ def _is_batch(models: tuple[str, ...], output: str | None, batch: shared.BatchOp
 
 
 def _check_batch(
-    output: str | None, emit: Emit, weights: tuple[str, ...], batch: shared.BatchOptions
+    output: str | None,
+    emit: Emit,
+    weights: tuple[str, ...],
+    batch: shared.BatchOptions,
+    printing: IRPrinting,
 ) -> None:
     """Raise UsageError if several models have no output folder, or options of one model."""
     if output is None or output == "-":
@@ -164,6 +172,8 @@ def _check_batch(
         )
     if weights:
         raise UsageError("--weights applies to one model; compile it alone")
+    if printing != NO_PRINTING:
+        raise UsageError("the options --mlir-... apply to one model; compile it alone")
 
 
 def prepare_compiler() -> None:

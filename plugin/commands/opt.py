@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
+from ..compiler.ir_printing import IRPrinting
 from ..errors import UsageError
 from ..isolation.client import start_child
 from ..isolation.limits import Limits
@@ -18,7 +20,7 @@ from .console import (
     shown_name,
     write_output,
 )
-from .shared_options import limit_options
+from .shared_options import limit_options, pop_values, printing_options
 
 
 @click.command("opt")
@@ -46,6 +48,7 @@ from .shared_options import limit_options
     help="Check errors against // expected-error @+1 {{text}} comments.",
 )
 @click.option("--list-passes", is_flag=True, help="List the passes.")
+@printing_options
 @limit_options
 def command(
     model: str | None,
@@ -54,14 +57,16 @@ def command(
     split_input_file: bool,
     verify_diagnostics: bool,
     list_passes: bool,
-    **limits: Any,
+    **options: Any,
 ) -> None:
     """Run passes on MODEL (- for standard input) and print the result, like mlir-opt.
 
     \b
+    subquant opt model.mlir --passes canonicalize --mlir-print-ir-after-all
     subquant opt model.mlir --passes verify-quantization,lower-quant-casts
     subquant opt model.mlir --passes "lower-quant-casts{rounding=toward-zero},canonicalize"
     """
+    limits = Limits(**pop_values(Limits, options))
     if list_passes:
         from ..compiler.pipeline import NAMED_PIPELINES, passes_of, text_of_pass
         from ..transforms import PASSES
@@ -74,7 +79,9 @@ def command(
             say(f"{name:{width}}  the pipeline {text}")
         return
     if model is None:
-        raise UsageError("expected a MODEL; see 'subquant opt --help'")
+        if sys.stdin.isatty():
+            raise UsageError("expected a MODEL; see 'subquant opt --help'")
+        model = "-"
     from ..compiler import mlir_client
 
     start_child()
@@ -87,7 +94,8 @@ def command(
             verify_diagnostics=verify_diagnostics,
             reproducer=reproducer_of(model),
             progress=progress,
-            limits=Limits(**limits),
+            limits=limits,
+            printing=IRPrinting(**options),
         )
     if result.text is not None:
         write_output(output, result.text.encode())

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import click
 
 from ..compiler.compile_options import CompileOptions
+from ..compiler.ir_printing import IRPrinting
 from ..core.option_fields import Options, annotations_of, choices_of, option
 from ..errors import UsageError
 from ..isolation.limits import Limits
@@ -98,6 +99,10 @@ def _type_of(options: type[Options], name: str) -> Any:
 
 limit_options = options_of(Limits)
 """The limits of the process that runs MLIR, as fields of `Limits`."""
+
+
+printing_options = options_of(IRPrinting)
+"""The printing of the module after passes, as fields of `IRPrinting`."""
 
 
 def pop_values(declaration: type[Options], options: dict[str, Any]) -> dict[str, Any]:

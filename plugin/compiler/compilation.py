@@ -19,6 +19,7 @@ from ..isolation.limits import Limits
 from . import mlir_client
 from .cache import Cache, CompileResult, cache_of_environment, description
 from .compile_options import CompileOptions, Emit
+from .ir_printing import NO_PRINTING, IRPrinting
 from .iree_driver import (
     check_vulkan_target,
     compile_worker_program,
@@ -48,6 +49,7 @@ def compile_to_bytes(
     parameters: str | os.PathLike[str] | None = None,
     weights: Mapping[str, str | os.PathLike[str]] | None = None,
     limits: Limits | None = None,
+    printing: IRPrinting = NO_PRINTING,
 ) -> bytes:
     """Compile a module.
 
@@ -71,6 +73,8 @@ def compile_to_bytes(
             takes in their place: it maps that file and copies nothing. A parameter that is packed
             for other kernels has another name, and an executable that lacks it is not loaded.
         limits: limits of the child process.
+        printing: the passes after which the module is printed, which no cache then replaces, and
+            the form of text.
 
     Returns:
         The executable, text or bytecode.
@@ -88,13 +92,13 @@ def compile_to_bytes(
             )
     work = _Compilation(
         input_of(source), options or CompileOptions(), emit, reproducer,
-        progress or (lambda step: None), check, on_remark, parameters, weights, limits,
+        progress or (lambda step: None), check, on_remark, parameters, weights, limits, printing,
     )  # fmt: skip
     folder = cache_of_environment() if cache is None else cache
     if emit != "vmfb":
         check_vulkan_target(work.options)
         return work.lower().data
-    if not folder:
+    if not folder or printing.selects_passes:
         return work.run_iree(work.lower())
     return work.in_cache(Cache(folder, work.notify))
 
@@ -113,6 +117,7 @@ class _Compilation:
     parameters: str | os.PathLike[str] | None
     weights: Mapping[str, str | os.PathLike[str]] | None
     limits: Limits | None
+    printing: IRPrinting
 
     def lower(self) -> LoweredModule:
         is_whole = self.emit == "vmfb"
@@ -126,6 +131,7 @@ class _Compilation:
             reproducer=self.reproducer,
             progress=self.notify,
             limits=self.limits,
+            printing=self.printing,
         )
         if is_whole and not lowered.is_runnable:
             self._report_remarks(lowered.remarks)

@@ -113,6 +113,9 @@ def run_iree(
     wait that another pass removes (ElideTimepoints). The module is compiled again with branches
     instead of structured loops. `_REMEDIES` has the flags of both.
 
+    Flags of the user may make IREE's compiler print, as ``--mlir-print-ir-after-all`` does: the
+    messages of the attempt that succeeds go to standard error.
+
     A session verifies the module after each pass in the last attempt only, whose messages count
     (`subquant.iree_hooks.session`), and in all attempts if the module has a ``while`` loop.
 
@@ -153,6 +156,8 @@ def run_iree(
             each = [remedy, *each]
             result = _run_compiler(files, options, workers, each)
         if result.status == 0 and result.output is not None:
+            if options.iree_flags and sys.stderr is not None:
+                sys.stderr.write(result.stderr.decode(errors="replace"))
             return result.output
     raise _compiler_error(bytecode, options, reproducer, result)
 

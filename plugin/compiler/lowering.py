@@ -12,7 +12,8 @@ from ..signature import CPU_FEATURES_KEY, MAX_CPU_THREADS, REFLECTION_KEY, WORK_
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, named, walk
 from ..transforms.iree_workarounds.check_hand_off import REFLECTION_ATTRIBUTE
 from .compile_options import CompileOptions
-from .pipeline import compile_pipeline, run_pipeline
+from .ir_printing import IRPrinter
+from .pipeline import compile_pipeline, name_of_pass, run_pipeline
 
 _VERSION_WITH_NAMED_PROPERTIES = 4
 """The bytecode version that writes properties of operations by name."""
@@ -25,9 +26,13 @@ def lower(
     on_pass: Callable[[ModulePass], None] | None = None,
     on_remark: Callable[[Remark], None] | None = None,
     parameters: ParameterStore | None = None,
+    printer: IRPrinter | None = None,
 ) -> None:
     """Run the passes of a compilation in place; SubquantError from a pass, with its location."""
-    run_pipeline(module, compile_pipeline(options, parameters), on_pass, on_remark)
+    passes = compile_pipeline(options, parameters)
+    if printer is not None:
+        printer.check_passes([name_of_pass(each) for each in passes])
+    run_pipeline(module, passes, on_pass, on_remark, printer)
     if options.device_attribute is not None:
         with in_context_of(module.operation):
             devices = ir.Attribute.parse(f"[{options.device_attribute}]")

@@ -12,6 +12,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from ..core._mlir import in_context_of, ir, refuse_non_utf8_names, skip_operation_classes
@@ -23,6 +24,7 @@ from ..isolation.child import ReportStep
 from ..isolation.limits import set_time_limit, time_limit
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, walk
 from .compile_options import CompileOptions
+from .ir_printing import IRPrinter, IRPrinting
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
 from .reading import parse_bytes
 
@@ -51,14 +53,17 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSte
     remarks: list[Remark] = []
     on_remark = remarks.append if options.explain else None
     module = _parse(arguments, blobs, steps, options.import_options, on_remark)
+    printing = IRPrinting(**arguments["printing"])
+    printer = IRPrinter(printing, partial(_write_dump, steps)) if printing.selects_passes else None
     described: dict[str, Any] = {}
     if arguments["parameters"] is None:
-        lower(module, options, _limiting(arguments, steps), on_remark)
+        lower(module, options, _limiting(arguments, steps), on_remark, printer=printer)
     else:
         from .parameter_archive import program_archive  # which reads files of weights
 
         with program_archive(arguments["parameters"], arguments["weights"]) as archive:
-            lower(module, options, _limiting(arguments, steps), on_remark, archive.parameters)
+            on_pass, store = _limiting(arguments, steps), archive.parameters
+            lower(module, options, on_pass, on_remark, store, printer)
             set_time_limit(None)
             steps("parameters")
             archive.finish(module)
@@ -67,7 +72,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSte
         record_cpu_features(module, arguments["cpu_features"])
     with _limited("print", arguments, steps):
         if arguments["emit"] == "mlir":
-            return described, [(str(module) + "\n").encode()]
+            return described, [(printing.text_of(module.operation) + "\n").encode()]
         described |= {
             "is_runnable": has_public_function(module),
             "signature_texts": recorded_signatures(module),
@@ -90,6 +95,8 @@ def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -
         verify_diagnostics=arguments["verify_diagnostics"],
         step_context=lambda step: _limited(step, arguments, steps),
         on_pass=_limiting(arguments, steps),
+        printing=IRPrinting(**arguments["printing"]),
+        write_dump=partial(_write_dump, steps),
     )
     value = {
         "has_text": result.text is not None,
@@ -220,6 +227,11 @@ def _limited(step: str, arguments: dict[str, Any], steps: ReportStep) -> Iterato
     steps(step)
     with time_limit(arguments["parse_seconds"]):
         yield
+
+
+def _write_dump(steps: ReportStep, text: str) -> None:
+    """Send a module to the standard error of the parent, which has it before a later crash."""
+    steps("", output=text)
 
 
 def _limiting(arguments: dict[str, Any], steps: ReportStep) -> Callable[[ModulePass], None]:

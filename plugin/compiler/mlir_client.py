@@ -32,6 +32,7 @@ from ..errors import (
 from ..isolation.client import ChildEnded, call
 from ..isolation.limits import Limits
 from .compile_options import CompileOptions, Emit
+from .ir_printing import NO_PRINTING, IRPrinting
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -186,6 +187,7 @@ def lower(
     cpu_features: str = "",
     parameters: str | os.PathLike[str] | None = None,
     weights: Mapping[str, str | os.PathLike[str]] | None = None,
+    printing: IRPrinting = NO_PRINTING,
     **child: Unpack[ChildOptions],
 ) -> LoweredModule:
     """Parse a module and run the passes of a compilation.
@@ -195,6 +197,7 @@ def lower(
         cpu_features: the features to record for the runtime, from `recorded_features`.
         parameters: a file for large constants (`subquant.compiler.parameter_archive`).
         weights: files of weights by the scope of their parameters, which are written there too.
+        printing: the form of text, and the passes after which the module is printed.
         **child: see `ChildOptions`.
     """
     module = input_of(source)
@@ -207,6 +210,7 @@ def lower(
             "cpu_features": cpu_features,
             "parameters": None if parameters is None else os.path.abspath(parameters),
             "weights": {scope: os.path.abspath(path) for scope, path in (weights or {}).items()},
+            "printing": asdict(printing),
         },
         **child,
     )
@@ -221,13 +225,19 @@ def optimize(
     *,
     split: bool = False,
     verify_diagnostics: bool = False,
+    printing: IRPrinting = NO_PRINTING,
     **child: Unpack[ChildOptions],
 ) -> OptResult:
     """Run `subquant.compiler.opt.run_opt` in a child."""
     value, blobs = ask(
         f"{_CHILD}:optimize",
         Input(file, data=data),
-        {"passes": passes, "split": split, "verify_diagnostics": verify_diagnostics},
+        {
+            "passes": passes,
+            "split": split,
+            "verify_diagnostics": verify_diagnostics,
+            "printing": asdict(printing),
+        },
         **child,
     )
     return OptResult(

@@ -19,8 +19,9 @@ from ..dialects import create_context
 from ..errors import InputError, Place, Remark, SubquantError, UsageError
 from ..transforms.base import ModulePass
 from ..transforms.quantization.verify_quantization import VerifyQuantization
+from .ir_printing import NO_PRINTING, IRPrinter, IRPrinting
 from .mlir_client import OptResult
-from .pipeline import parse_pipeline, run_pipeline
+from .pipeline import name_of_pass, parse_pipeline, run_pipeline
 from .reading import (
     BYTECODE_MAGIC,
     decode_text,
@@ -44,6 +45,8 @@ def run_opt(
     verify_diagnostics: bool,
     step_context: Callable[[str], AbstractContextManager[None]] = lambda step: nullcontext(),
     on_pass: Callable[[ModulePass], None] | None = None,
+    printing: IRPrinting = NO_PRINTING,
+    write_dump: Callable[[str], object] = lambda text: None,
 ) -> OptResult:
     """Parse, run passes and print; UsageError for a wrong pipeline, ParseError for other input.
 
@@ -56,8 +59,13 @@ def run_opt(
         verify_diagnostics: compare errors and remarks with the comments; print nothing.
         step_context: returns a context for each step that is no pass, ``parse`` or ``print``.
         on_pass: called before each pass.
+        printing: the form of the printed modules, and the passes after which they are printed.
+        write_dump: called with the modules that are printed after passes.
     """
     steps = parse_pipeline(passes) if passes else []
+    if not steps or not isinstance(steps[0], VerifyQuantization):
+        steps = [VerifyQuantization(), *steps]
+    IRPrinter(printing, write_dump).check_passes([name_of_pass(each) for each in steps])
 
     def process(source: str | bytes, remarks: list[Remark]) -> str:
         with step_context("parse"):
@@ -66,11 +74,10 @@ def run_opt(
                 module = parse_bytes(source, context, file)
             else:
                 module = parse_text(source, context, file)
-        if not steps or not isinstance(steps[0], VerifyQuantization):
-            run_pipeline(module, [VerifyQuantization()], on_pass)
-        run_pipeline(module, steps, on_pass, lambda r: remarks.append(r.in_file(file)))
+        printer = IRPrinter(printing, write_dump)
+        run_pipeline(module, steps, on_pass, lambda r: remarks.append(r.in_file(file)), printer)
         with step_context("print"):
-            return f"{module}\n"
+            return f"{printing.text_of(module.operation)}\n"
 
     data = without_wrapping(data, file)
     if data.startswith(BYTECODE_MAGIC) or kind_of(data) in ("tflite", "onnx"):

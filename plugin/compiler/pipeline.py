@@ -28,6 +28,7 @@ from ..kernels.select.gpu import GPU_INSTRUCTIONS, SPIRV, SPIRV_CPU
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass, beside_kernels
 from .compile_options import CompileOptions
+from .ir_printing import IRPrinter
 from .iree_driver import recorded_features
 from .targets import VULKAN_KERNELS
 
@@ -56,7 +57,7 @@ class UpstreamPass(ModulePass):
         if manager is None and "does not refer to a registered pass" not in reason:
             raise UsageError(f"pass '{self.text}' cannot be created: {reason}")
         if manager is None:
-            name = re.split(r"[{(]", self.text)[0]
+            name = name_of_pass(self)
             similar = near_names(name, [*PASSES, *NAMED_PIPELINES, *_UPSTREAM_PASSES])
             advice = expected_name(name, similar or PASSES, "a C++ pass or one of")
             raise UsageError(f"no pass is named {quoted(self.text)}; {advice}")
@@ -72,6 +73,11 @@ _UPSTREAM_PASSES = (
     *("stablehlo-legalize-quant-to-math", "stablehlo-refine-arguments", "stablehlo-refine-shapes"),
 )
 """Common upstream and StableHLO passes, for suggestions: MLIR does not list its passes."""
+
+
+def name_of_pass(step: ModulePass) -> str:
+    """Return the name of a pass; of upstream's ones without their options."""
+    return step.name or re.split(r"[{(]", getattr(step, "text", ""))[0]
 
 
 def text_of_pass(step: ModulePass) -> str:
@@ -187,6 +193,7 @@ def run_pipeline(
     passes: Sequence[ModulePass],
     on_pass: Callable[[ModulePass], None] | None = None,
     on_remark: Callable[[Remark], None] | None = None,
+    printer: IRPrinter | None = None,
 ) -> None:
     """Run passes on a module in place, and verify it after each pass that changes it.
 
@@ -195,6 +202,7 @@ def run_pipeline(
     Args:
         on_pass: called before each pass (for progress).
         on_remark: called with the remarks of passes (their options request them).
+        printer: prints the module after passes.
 
     Raises:
         SubquantError: from a pass, with its location.
@@ -205,18 +213,21 @@ def run_pipeline(
         if on_pass is not None:
             on_pass(step)
         with in_context_of(operation), refuse_non_utf8_names(), types_cached():
+            if printer is not None:
+                printer.before_pass(operation)
             remarks = step.run(operation)
-            if remarks is UNCHANGED:
-                continue
-            for remark in remarks or ():
-                if on_remark is not None:
-                    on_remark(remark)
-            name = step.name or getattr(step, "text", "")
-            with translate_errors(UnsupportedError, f"the module is not valid after '{name}'"):
-                operations = beside_kernels(operation)
-                for op in operations:
-                    op.verify()
-                is_verified = operations == [operation]
+            if remarks is not UNCHANGED:
+                for remark in remarks or ():
+                    if on_remark is not None:
+                        on_remark(remark)
+                name = step.name or getattr(step, "text", "")
+                with translate_errors(UnsupportedError, f"the module is not valid after '{name}'"):
+                    operations = beside_kernels(operation)
+                    for op in operations:
+                        op.verify()
+                    is_verified = operations == [operation]
+            if printer is not None:
+                printer.after_pass(name_of_pass(step), operation)
     if not is_verified:
         invalid = translate_errors(UnsupportedError, "the module is not valid")
         with in_context_of(operation), refuse_non_utf8_names(), invalid:

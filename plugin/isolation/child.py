@@ -7,7 +7,8 @@ hostile input is not trusted.
 * request: ``{"function": "subquant.module:name", "arguments": {...}, "memory": bytes, "folder":
   path, "cores": count}`` and blobs. The function is called with the arguments, the blobs and a
   `ReportStep`; it returns a JSON value and blobs.
-* answer: ``{"step": text, "detail": text}`` when the function reports a step; and last one of
+* answer: ``{"step": text, "detail": text}`` when the function reports a step, with a blob for
+  output that the parent shows on standard error (no step, if its name is empty); and last one of
   ``{"value": ...}`` with blobs, and ``"last": true`` if the child is too large to keep;
   ``{"error": ...}``, an error of `subquant.errors` as JSON; ``{"exhausted": "memory" or "stack"}``
   for Python's own errors; and ``{"bug": traceback}``.
@@ -37,7 +38,7 @@ from .limits import memory_limit, set_time_limit
 from .supervisor import receive, send
 
 ReportStep = Callable[..., None]
-"""A function that reports a step: its name, and how to replay it (optional)."""
+"""A function that reports a step: its name, how to replay it, and output (both optional)."""
 
 _MAX_IDLE_BYTES = 1 << 30
 """A child with more resident memory than this ends after its call."""
@@ -72,8 +73,8 @@ def serve(module: str, lifeline: int | None) -> None:
 def _answer(
     request: dict[str, Any], blobs: list[bytes], answers: IO[bytes]
 ) -> tuple[dict[str, Any], list[bytes]]:
-    def report_step(step: str, detail: str = "") -> None:
-        send(answers, {"step": step, "detail": detail})
+    def report_step(step: str, detail: str = "", output: str = "") -> None:
+        send(answers, {"step": step, "detail": detail}, [output.encode()] if output else [])
 
     try:
         if request["folder"] is not None:

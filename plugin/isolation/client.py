@@ -142,19 +142,22 @@ class _Child:
         try:
             with contextlib.suppress(BrokenPipeError):  # the next read notices the end
                 send(self._process.stdin, request, blobs)
-            while (frame := receive(self._process.stdout)) is not None:
+            while (frame := self._receive(ended)) is not None:
                 if "step" not in frame[0]:
                     break
-                ended.step = str(frame[0]["step"])
-                ended.details.append(str(frame[0].get("detail")))
-                report(ended.step)
+                if frame[0]["step"]:
+                    ended.step = str(frame[0]["step"])
+                    ended.details.append(str(frame[0].get("detail")))
+                    report(ended.step)
+                for output in frame[1]:
+                    _show(output.decode(errors="replace"))
             if frame is not None:
                 answer, results = frame
                 error = None if "value" in answer else _error_of(answer, ended)
         except BaseException as interruption:
             # The answer is invalid; or after Ctrl-C the next one would be that of this request.
             self.close(kill=True)
-            if isinstance(interruption, (Malformed, OSError)):
+            if isinstance(interruption, Malformed):
                 raise ended from None
             raise
         if frame is None:
@@ -167,13 +170,21 @@ class _Child:
         if text:
             os.ftruncate(self._output.fileno(), 0)
             os.lseek(self._output.fileno(), 0, os.SEEK_SET)
-            if sys.stderr is not None and not is_quiet:
-                sys.stderr.write(text)
+            if not is_quiet:
+                _show(text)
         if answer.get("last") or error is ended:
             self.close(kill=error is ended)
         if error is not None:
             raise error
         return answer["value"], results
+
+    def _receive(self, ended: ChildEnded) -> tuple[dict[str, Any], list[bytes]] | None:
+        """Return the next frame; `ended` if the pipe has failed."""
+        assert self._process.stdout is not None
+        try:
+            return receive(self._process.stdout)
+        except OSError:
+            raise ended from None
 
     def _read_output(self) -> str:
         handle = self._output.fileno()
@@ -193,6 +204,12 @@ class _Child:
         for file in (self._process.stdin, self._process.stdout, self._output, self._lifeline):
             if file is not None:
                 file.close()
+
+
+def _show(text: str) -> None:
+    """Write output of a child to standard error."""
+    if sys.stderr is not None:
+        sys.stderr.write(text)
 
 
 def _error_of(answer: dict[str, Any], ended: ChildEnded) -> Exception:
