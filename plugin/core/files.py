@@ -252,7 +252,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         raise InputError(f"cannot write '{os.fspath(path)}': {reason}") from None
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+def write_atomically(path: str | os.PathLike[str], data: bytes | memoryview) -> None:
     """Write a file whole or not at all: to a temporary file beside it, which is then renamed.
 
     Raises:
