@@ -220,7 +220,7 @@ def test_a_saved_executable(executable: Executable, tmp_path: Path) -> None:
         executable.save(tmp_path / "missing" / "x.vmfb")
     # The data of a large executable is a copy in large pages.
     large = subquant.load(path)
-    large._data = np.frombuffer(path.read_bytes(), np.uint8)
+    large._data = np.frombuffer(path.read_bytes(), np.uint8).data
     large.save(tmp_path / "y.vmfb")
     assert (tmp_path / "y.vmfb").read_bytes() == path.read_bytes() == compile_to_bytes(PROGRAM)
 

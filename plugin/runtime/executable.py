@@ -121,7 +121,7 @@ class Executable:
             InputError: the file cannot be written.
         """
         with writing(path):
-            write_atomically(path, memoryview(self._data))
+            write_atomically(path, self._data)
 
     def __repr__(self) -> str:
         functions = ", ".join(map(repr, self.functions.values()))

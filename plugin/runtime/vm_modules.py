@@ -34,7 +34,7 @@ def vm_instance() -> Any:
     return iree_runtime().VmInstance()
 
 
-def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any, bytes | Array]:
+def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any, bytes | memoryview]:
     """Return the name of an executable, for errors, its module and its data.
 
     Raises:
@@ -45,12 +45,12 @@ def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any, bytes
     return os.fspath(source), *_module_of(os.fspath(source), read_input(source))
 
 
-def _module_of(name: str, data: bytes) -> tuple[Any, bytes | Array]:
+def _module_of(name: str, data: bytes) -> tuple[Any, bytes | memoryview]:
     """Return the module of an executable and its data; InputError if the data is none."""
     module, copied = iree_runtime().VmModule, _copied_to_large_pages(data)
     try:
         if copied is not None:  # weights that are constants are read where they are
-            return module.wrap_buffer(vm_instance(), copied), copied
+            return module.wrap_buffer(vm_instance(), copied), copied.data
         return module.copy_buffer(vm_instance(), data), data
     except (RuntimeError, ValueError, IndexError):
         hint = wrong_download(data) or _OTHER_KINDS.get(
