@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 from onnx.helper import make_node as node
 
-from onnx_models import end, model
+from onnx_models import MICROSOFT, end, model
 from onnx_runtime import run_onnx_runtime
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -84,6 +84,10 @@ MIXED = {
     "cumulative sum": [node("CumSum", ["x", "zero"], ["y"])],
     "arg max": [node("ArgMax", ["x"], ["m"]), node("Cast", ["m"], ["f"], to=1),
                 node("Add", ["x", "f"], ["y"])],
+    "triangle": [node("Trilu", ["x"], ["t"]), node("Add", ["x", "t"], ["y"])],
+    "gather": [node("Cast", ["x"], ["i"], to=7), node("GatherElements", ["x", "i"], ["y"], axis=0)],
+    "einsum": [node("Einsum", ["x", "x"], ["t"], equation="ij,ik->jk"),
+               node("MatMul", ["x", "t"], ["y"])],
     "copies": [*SIZES, node("ReduceSum", ["copies", "first"], ["m"]),
                node("Add", ["x", "m"], ["y"])],
 }  # fmt: skip
@@ -117,6 +121,38 @@ def test_slices_of_the_whole_batch_and_copies_for_each_element(cpu: Device) -> N
     main = Executable(compile_to_bytes(proto.SerializeToString(), DYNAMIC), cpu).main
     (expected,) = run_onnx_runtime(proto, arrays)
     np.testing.assert_array_equal(main(*arrays.values()), expected)
+
+
+def fused() -> onnx.ModelProto:
+    """A model of operators that ONNX Runtime fuses, and others of several operands."""
+    nodes = [
+        node("FusedConv", ["x", "kernel", "", "x"], ["a"], activation="Relu", pads=[1] * 4,
+             domain=MICROSOFT),
+        node("FusedMatMul", ["a", "x"], ["b"], transB=1, alpha=0.5, domain=MICROSOFT),
+        node("Einsum", ["b", "x"], ["c"], equation="nchk,nckw->nchw"),
+        node("Trilu", ["c"], ["d"]),
+        node("Flatten", ["d"], ["e"]),
+        node("FusedGemm", ["e", "matrix"], ["y"], activation="Elu", activation_alpha=0.5,
+             domain=MICROSOFT),
+    ]  # fmt: skip
+    rng = np.random.default_rng(0)
+    kernel, matrix = (
+        rng.normal(size=shape).astype(np.float32) for shape in ((2, 2, 3, 3), (18, 4))
+    )
+    constants = {"kernel": kernel, "matrix": matrix}
+    return model(nodes, {"x": ("FLOAT", ("n", 2, 3, 3))}, {"y": "FLOAT"}, constants)
+
+
+def test_fused_operators_are_imported() -> None:
+    compile_to_bytes(fused().SerializeToString(), DYNAMIC, emit="mlir")
+
+
+@pytest.mark.long
+def test_fused_operators(cpu: Device) -> None:
+    x = np.random.default_rng(1).normal(size=(5, 2, 3, 3)).astype(np.float32)
+    result = Executable(compile_to_bytes(fused().SerializeToString(), DYNAMIC), cpu).main(x)
+    (expected,) = run_onnx_runtime(fused(), {"x": x})
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.long

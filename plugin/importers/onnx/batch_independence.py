@@ -292,7 +292,7 @@ def _cumulative(node: _BatchedNode) -> bool:
 
 def _softmax(node: _BatchedNode) -> bool:
     """Softmax combines elements along one axis, before operator set 13 from that axis on."""
-    opset = node.model.opsets[node.node.operator.rpartition(".")[0]]
+    opset = node.attribute("opset", node.model.opsets[""])  # the attribute of QLinearSoftmax
     return _from_axis(node, 1) if opset < 13 else _along_axis(node)
 
 
@@ -307,6 +307,24 @@ def _gathered(node: _BatchedNode) -> bool:
 def _first_axes(node: _BatchedNode) -> bool:
     """Inputs and results have the batch in front, and its elements are kept separate."""
     return {*node.input_axes.values(), *node.result_axes} == {0}
+
+
+def _along_others(node: _BatchedNode) -> bool:
+    """All inputs have the batch on the axis of the result; elements move along ``axis``."""
+    axes = set(node.input_axes.values())
+    is_whole = len(node.input_axes) == sum(map(bool, node.node.inputs))
+    return is_whole and axes == node.result_axes and axes != {node.axis(0)}
+
+
+def _einsum(node: _BatchedNode) -> bool:
+    """The batch has one letter, which the result has, too."""
+    equation = str(node.node.attributes.get("equation", "")).replace(" ", "")
+    terms, arrow, result = equation.partition("->")
+    if not arrow or "." in equation:
+        return False
+    operands = terms.split(",")
+    letters = {operands[index][axis] for index, axis in node.input_axes.items()}
+    return node.result_axes == {result.find(letter) for letter in letters}
 
 
 def _with_past(index: int) -> _Rule:
@@ -358,13 +376,16 @@ _RULES: dict[str, _Rule] = {
          "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "SwiGLU", "Swish", "Tan",
          "Tanh", "ThresholdedRelu", "Where", "Xor", "com.microsoft.BiasAdd",
          "com.microsoft.BiasGelu", "com.microsoft.FastGelu", "com.microsoft.Gelu",
-         "com.microsoft.QLinearAdd", "com.microsoft.QLinearMul", "com.microsoft.QuickGelu"),
+         "com.microsoft.QLinearAdd", "com.microsoft.QLinearMul", "com.microsoft.QLinearWhere",
+         "com.microsoft.QuickGelu"),
         _elementwise,
     ),
     **dict.fromkeys(
-        ("Attention", "CausalConvWithState", "LinearAttention", "RotaryEmbedding", "TensorScatter",
-         "com.microsoft.CausalConvWithState", "com.microsoft.EmbedLayerNormalization",
+        ("Attention", "CausalConvWithState", "GridSample", "LinearAttention", "RotaryEmbedding",
+         "TensorScatter", "com.microsoft.CausalConvWithState",
+         "com.microsoft.EmbedLayerNormalization",
          "com.microsoft.LinearAttention", "com.microsoft.MultiHeadAttention",
+         "com.microsoft.QEmbedLayerNormalization",
          "com.microsoft.RotaryEmbedding", "com.microsoft.SkipLayerNormalization",
          "com.microsoft.SkipSimplifiedLayerNormalization"),
         _first_axes,
@@ -380,7 +401,11 @@ _RULES: dict[str, _Rule] = {
         9 not in node.input_axes and _first_axes(node)
     ),
     "com.microsoft.QAttention": _with_past(8),
-    **dict.fromkeys(("LpNormalization", "TopK"), _along_axis),
+    "com.microsoft.FusedConv": lambda node: {*node.input_axes} <= {0, 3} and _first_axes(node),
+    "Einsum": _einsum,
+    "GatherElements": _along_others,
+    "Trilu": lambda node: _same_axes(node) and node.input_axes[0] < len(node.shape(0)) - 2,
+    **dict.fromkeys(("LpNormalization", "TopK", "com.microsoft.BiasSplitGelu"), _along_axis),
     **dict.fromkeys(("ArgMax", "ArgMin"), lambda node: _along_axis(node, 0)),
     **dict.fromkeys(("CumProd", "CumSum"), _cumulative),
     **dict.fromkeys(
@@ -388,18 +413,20 @@ _RULES: dict[str, _Rule] = {
          "DepthToSpace", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
          "InstanceNormalization", "LRN", "LpPool", "MaxPool", "QLinearConv", "Resize",
          "SpaceToDepth", "Upsample", "com.microsoft.QLinearAveragePool",
-         "com.microsoft.QLinearConv", "com.microsoft.QLinearGlobalAveragePool"),
+         "com.microsoft.NhwcMaxPool", "com.microsoft.QLinearConv",
+         "com.microsoft.QLinearGlobalAveragePool"),
         _images,
     ),
     **dict.fromkeys(
-        ("Gemm", "com.microsoft.MatMulNBits", "com.microsoft.MatMulIntegerToFloat",
-         "com.microsoft.QGemm", "QLinearMatMul"),
+        ("Gemm", "com.microsoft.FusedGemm", "com.microsoft.MatMulNBits",
+         "com.microsoft.MatMulIntegerToFloat", "com.microsoft.QGemm", "QLinearMatMul"),
         _same_axes,
     ),
-    **dict.fromkeys(("MatMul", "MatMulInteger"), _product),
+    **dict.fromkeys(("MatMul", "MatMulInteger", "com.microsoft.FusedMatMul"), _product),
     **dict.fromkeys(
         ("QuantizeLinear", "DequantizeLinear", "com.microsoft.QuantizeLinear",
-         "com.microsoft.DequantizeLinear", "com.microsoft.QLinearSigmoid", "Expand", "Tile", "Pad",
+         "com.microsoft.DequantizeLinear", "com.microsoft.QLinearReduceMean",
+         "com.microsoft.QLinearSigmoid", "Expand", "Tile", "Pad",
          "com.microsoft.QLinearLeakyRelu", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceSum",
          "ReduceL2", "ReduceL1", "ReduceLogSum", "ReduceLogSumExp", "ReduceProd",
          "ReduceSumSquare", "Split"),
@@ -407,8 +434,12 @@ _RULES: dict[str, _Rule] = {
     ),
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshaped),
     **dict.fromkeys(("Concat", "com.microsoft.QLinearConcat"), _concatenated),
-    **dict.fromkeys(("Hardmax", "Softmax", "LogSoftmax"), _softmax),
+    **dict.fromkeys(("Hardmax", "Softmax", "LogSoftmax", "com.microsoft.QLinearSoftmax"), _softmax),
     "Gather": _gathered,
+    "com.microsoft.GatherBlockQuantized": lambda node: (
+        {*node.input_axes} == {1}
+        and node.result_axes == {node.attribute("gather_axis", 0) + node.input_axes[1]}
+    ),
     "Slice": _sliced,
     "Transpose": _transposed,
 }  # fmt: skip
