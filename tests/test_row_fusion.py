@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+import re
 
+import numpy as np
+import pytest
+
+from devices import main_of
+from integer_programs import drawn
+from onnx_models import model, node, text_of
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -140,3 +146,63 @@ def test_groups_of_random_programs_are_in_order():
             return random_program(np.random.default_rng(seed), x, weight)
 
         compile_to_bytes(trace_function(function, x), emit="mlir")
+
+
+def quantized_layer(columns):
+    """Softmax and LayerNormalization of dequantized bytes, whose results are quantized."""
+    casts = {
+        "x": ("x", "xs", "xz", "xf"),
+        "r": ("r", "rs", "rz", "rf"),
+        "s": ("sf", "ss", "sz", "s"),
+        "l": ("lf", "ls", "lz", "l"),
+    }
+    names = {"x": "DequantizeLinear", "r": "DequantizeLinear", "s": "QuantizeLinear"}
+    nodes = [
+        node(names["x"], list(casts["x"][:3]), ["xf"]),
+        node(names["r"], list(casts["r"][:3]), ["rf"]),
+        node("Softmax", ["xf"], ["sf"], axis=-1),
+        node(names["s"], list(casts["s"][:3]), ["s"]),
+        node("Add", ["xf", "rf"], ["af"]),
+        node("LayerNormalization", ["af", "gamma"], ["lf"], axis=-1),
+        node(names["s"], list(casts["l"][:3]), ["l"]),
+    ]
+    rng = np.random.default_rng(columns)
+    constants = {"gamma": rng.standard_normal(columns).astype(np.float32)}
+    for name, scale, zero in (("x", 0.21, 114), ("r", 0.07, 200), ("s", 0.004, 0), ("l", 0.03, 99)):
+        constants[f"{name}s"], constants[f"{name}z"] = np.float32(scale), np.uint8(zero)
+    shape = (2, 16, columns)
+    inputs = {"x": ("UINT8", shape), "r": ("UINT8", shape)}
+    # The product gives the program a kernel, beside which rows are fused.
+    constants |= {"w": drawn(columns, 16), "ws": np.float32(0.5), "wz": np.int8(0)}
+    constants |= {"ys": np.float32(4), "yz": np.uint8(128)}
+    product = ["l", "ls", "lz", "w", "ws", "wz", "ys", "yz"]
+    nodes.append(node("QLinearMatMul", product, ["y"]))
+    outputs = {"s": ("UINT8", shape), "l": ("UINT8", shape), "y": ("UINT8", (*shape[:2], 16))}
+    return text_of(model(nodes, inputs, outputs, constants)), constants
+
+
+@pytest.mark.parametrize("columns", [100, 48, 17, 3])
+@pytest.mark.share(2)
+def test_quantized_rows(columns, cpu):
+    """The kernel of rows reads bytes and writes bytes."""
+    text, constants = quantized_layer(columns)
+    lowered = compile_to_bytes(text.encode(), emit="mlir").decode()
+    main = lowered[lowered.rindex("func.func @main") :]
+    assert "f32" not in "".join(re.findall(r"-> .*", main))
+    rng = np.random.default_rng(0)
+    x, r = (rng.integers(0, 256, (2, 16, columns)).astype(np.uint8) for _ in range(2))
+    x[0, 0] = 255
+    probabilities, norms, _ = main_of(text)(x, r)
+
+    def dequantized(integers, name):
+        return (integers.astype(np.float64) - constants[f"{name}z"]) * constants[f"{name}s"]
+
+    def check(actual, reals, name):
+        steps = reals / np.float64(constants[f"{name}s"]) + constants[f"{name}z"]
+        is_tie = np.abs(steps - np.floor(steps) - 0.5) < 1e-3
+        expected = np.clip(np.rint(steps), 0, 255)
+        np.testing.assert_array_equal(actual[~is_tie], expected[~is_tie])
+
+    real = dequantized(x, "x")
+    check(probabilities, softmax(real), "s")
+    check(norms, normalized(real + dequantized(r, "r")) * constants["gamma"], "l")

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..core._mlir import Value, ir
-from ..numerics.element_types import BOOL, I32, ElementType
+from ..numerics.array_functions import rounded_by_addition
+from ..numerics.element_types import BOOL, F32, I32, ElementType
 from . import operation
 from .linalg import constant_index
 from .operation import (
@@ -48,6 +49,12 @@ class Vectors(Scalars):
     def type(self, element: ElementType) -> Any:
         """The vector type with an element type."""
         return vector_type(self.lanes, element)
+
+    def apply(self, name: str, element: ElementType, operands: Sequence[Any]) -> Any:
+        """Write an operation; IREE expands ``math.roundeven`` to 30 operations on integers."""
+        if name == "rint" and element == F32:
+            return rounded_by_addition(self.emitted(operands[0], element)).value
+        return super().apply(name, element, operands)
 
     def _constant(self, number: float | int, element: ElementType) -> Any:
         return operation.constant(operation.splat(number, self.type(element)))
@@ -290,21 +297,24 @@ def from_elements(elements: Sequence[ArrayLike]) -> ArrayLike:
 def intrinsic(
     name: str, operands: Sequence[ArrayLike], result: ElementType, lanes: int
 ) -> ArrayLike:
-    """A call of an LLVM intrinsic, which the target must support."""
+    """A call of an LLVM intrinsic with a vector as its result, which the target must support."""
+    return vector(_intrinsic(name, operands, vector_type(lanes, result)), result)
+
+
+def _intrinsic(name: str, operands: Sequence[ArrayLike], result: ir.Type) -> Value:
     attributes = {
         "intrin": cached(ir.StringAttr.get, name),
         "op_bundle_sizes": operation.parse_attribute("array<i32>"),
         "operandSegmentSizes": operation.parse_attribute(f"array<i32: {len(operands)}, 0>"),
     }
-    type_ = vector_type(lanes, result)
     values = [operand.value for operand in operands]
-    return vector(value("llvm.call_intrinsic", values, type_, attributes), result)
+    return value("llvm.call_intrinsic", values, result, attributes)
 
 
 def arithmetic_fence(operand: ArrayLike) -> ArrayLike:
-    """Round a vector of floats before it is used: LLVM fuses no operation across the fence."""
-    fenced = intrinsic("llvm.arithmetic.fence", [operand], operand.element, operand.form.lanes)
-    return operand.form.emitted(fenced.value, operand.element)
+    """Round floats before they are used: LLVM fuses no operation across the fence."""
+    fenced = _intrinsic("llvm.arithmetic.fence", [operand], operand.value.type)
+    return operand.form.emitted(fenced, operand.element)
 
 
 def scheduling_barrier(operand: ArrayLike, register: str) -> ArrayLike:

@@ -303,3 +303,19 @@ def unpack_bits(packed: AnyArray, bits: int) -> AnyArray:
         [(packed >> (bits * index)) & (2**bits - 1) for index in range(count)], axis=-1
     )
     return values.reshape((*packed.shape[:-1], count * packed.shape[-1]))
+
+
+def rounded_by_addition(x: AnyArray) -> AnyArray:
+    """Round f32 half to even, as ``np.rint``, by additions, where a target has no instruction.
+
+    The unit in the last place of ``2**23 + a`` is 1 for ``0 <= a < 2**23``, so the addition rounds
+    ``a`` half to even, and subtracting ``2**23`` is exact. Greater magnitudes, infinities and NaN
+    are integers or stay as they are. The sign bit is the operand's: -0.25 becomes -0.
+
+    The magnitude stands between a product and the addition: LLVM would fuse ``x * y + 2**23`` into
+    one operation, which does not round the product.
+    """
+    magnitude, integral = np.abs(x), float(1 << 23)
+    rounded = (magnitude + integral) - integral
+    rounded = np.where(magnitude < integral, rounded, magnitude)
+    return bits_of(bits_of(rounded, I32) | (bits_of(x, I32) & -(1 << 31)), F32)

@@ -19,6 +19,7 @@ from ...emit.linalg import constant_index
 from ...emit.stablehlo_semantics import COMPARISONS, ELEMENTWISE
 from ...emit.vectors import (
     Vectors,
+    arithmetic_fence,
 )
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.casts import Cast
@@ -42,7 +43,7 @@ _NUMBER_OPS = (
 BITWISE_OPS = ("stablehlo.and", "stablehlo.or", "stablehlo.xor")
 SHIFTS = ("stablehlo.shift_left", "stablehlo.shift_right_arithmetic")
 BITCAST, CONVERT = "stablehlo.bitcast_convert", "stablehlo.convert"
-QUANTIZE = "subquant.quantize"
+QUANTIZE, DEQUANTIZE = "subquant.quantize", "subquant.dequantize"
 SELECT = "stablehlo.select"
 ELEMENT_OPS: dict[str, Callable[..., ArrayLike]] = {
     **{
@@ -118,7 +119,7 @@ Node: TypeAlias = "OperandRead | ConstantNode | StepResult"
 class ExpressionStep:
     """An operation of `ELEMENT_OPS`, or a cast, with the element type of its result.
 
-    `storage` is the storage type of a quantization.
+    `storage` is the storage type of a quantization or dequantization.
     """
 
     name: str
@@ -165,8 +166,21 @@ def apply_step(step: ExpressionStep, operands: Sequence[ArrayLike]) -> ArrayLike
     if step.name == BITCAST:
         return bits_of(operands[0], step.element)
     if step.storage is not None:
-        return Cast(step.storage, ExpressedType.F32).quantize(*operands)
+        cast = Cast(step.storage, ExpressedType.F32)
+        if step.name == QUANTIZE:
+            return cast.quantize(*operands)
+        stored, scale, *zero_points = operands
+        zero_points = [_as_storage(each, step.storage) for each in zero_points]
+        real = cast.dequantize(_as_storage(stored, step.storage), scale, *zero_points)
+        return arithmetic_fence(real)
     return ELEMENT_OPS[step.name](*operands)
+
+
+def _as_storage(integers: ArrayLike, storage: StorageType) -> ArrayLike:
+    """Integers whose bits are those of a storage type, with its sign."""
+    if storage.signed:
+        return integers
+    return bits_of(integers, ElementType.parse(f"u{integers.element.bits}"))
 
 
 def form_of(lanes: int) -> Scalars:

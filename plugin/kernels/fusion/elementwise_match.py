@@ -24,6 +24,7 @@ from ..cpu.expression import (
     BITCAST,
     BITWISE_OPS,
     CONVERT,
+    DEQUANTIZE,
     ELEMENT_OPS,
     FLOAT_OPS,
     QUANTIZE,
@@ -50,10 +51,12 @@ _COMPARE, CONSTANT = "stablehlo.compare", "stablehlo.constant"
 _BROADCAST, _RESHAPE, _SLICE = "stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice"
 VIEWS = (_BROADCAST, _RESHAPE, "stablehlo.reverse", _SLICE)
 """Operations that become accesses, in the forms that `_Access` has."""
-FUSED_OPERATIONS = (*ELEMENT_OPS, *VIEWS, BITCAST, _COMPARE, CONVERT, CONSTANT, QUANTIZE)
+_CASTS = (QUANTIZE, DEQUANTIZE)
+FUSED_OPERATIONS = (*ELEMENT_OPS, *VIEWS, *_CASTS, BITCAST, _COMPARE, CONVERT, CONSTANT)
 """Operations that are erased when an expression has replaced their users."""
 
-_INTEGERS = (I8, I16, I32, I64)
+_SMALL_INTEGERS = (I8, I16)
+_INTEGERS = (*_SMALL_INTEGERS, I32, I64)
 LOADED_ELEMENTS = (F32, *_INTEGERS)
 """Element types of tensors that kernels read; they write f16 too."""
 _ELEMENT_NAMES = frozenset(map(str, (*LOADED_ELEMENTS, F16, BOOL)))
@@ -145,8 +148,8 @@ def _viewed(value: Value, access: _Access | None = None) -> tuple[Value, _Access
 
 
 def _operand_access(operand: Value, op: Operation, access: _Access) -> _Access:
-    """The access of an operand; the scale of a quantization has one element."""
-    if op.name == QUANTIZE and operand == op.operands[1]:
+    """The access of an operand; scales and zero points of casts have one element."""
+    if op.name in _CASTS and operand != op.operands[0]:
         return access.permuted([None] * len(_shape(operand)))
     return access
 
@@ -174,8 +177,8 @@ def small_element(value: Value, tokens: int) -> ElementType | None:
 
 def is_elementwise(op: Operation, tokens: int) -> bool:
     """True for an elementwise operation that a kernel can compute for a number of tokens."""
-    if op.name == QUANTIZE:
-        return _quantized_storage(op, tokens) is not None
+    if op.name in _CASTS:
+        return _storage_of_cast(op, tokens) is not None
     if op.name not in (*ELEMENT_OPS, BITCAST, _COMPARE, CONVERT):
         return False
     values = (*op.operands, *op.results)
@@ -201,17 +204,24 @@ def is_elementwise(op: Operation, tokens: int) -> bool:
     return result == F32 if op.name in FLOAT_OPS else result in LOADED_ELEMENTS
 
 
-def _quantized_storage(op: Operation, tokens: int) -> StorageType | None:
-    """The storage type of a quantization of f32 with one scale; None for other operations."""
-    if op.name != QUANTIZE or len(op.operands) != 2:
+def _storage_of_cast(op: Operation, tokens: int) -> StorageType | None:
+    """The storage type of a cast between f32 and integers with one scale; None for others."""
+    if op.name not in _CASTS:
         return None
-    operand, scale, result = (small_element(each, tokens) for each in (*op.operands, op.results[0]))
+    operand, scale, *zero_points = (small_element(each, tokens) for each in op.operands)
     described = storage_of_any(op.attributes["quantized_type"].value, op)
-    is_f32 = (operand, scale) == (F32, F32) and math.prod(_shape(op.operands[1])) == 1
-    if not is_f32 or result not in LOADED_ELEMENTS or described is None:
+    if described is None or described[1] is not ExpressedType.F32 or scale != F32:
         return None
-    storage, expressed = described
-    return storage if expressed is ExpressedType.F32 and storage.signed else None
+    if any(math.prod(_shape(each)) != 1 for each in [*op.operands][1:]):
+        return None
+    storage, result = described[0], small_element(op.results[0], tokens)
+    if op.name == QUANTIZE:
+        is_known = operand == F32 and result in LOADED_ELEMENTS and not zero_points
+        return storage if is_known and storage.signed else None
+    has_offsets = int(op.attributes["operandSegmentSizes"][3]) > 0
+    is_known = operand in _SMALL_INTEGERS and result == F32 and not has_offsets
+    has_own_type = all(each == operand for each in zero_points)
+    return storage if is_known and has_own_type else None
 
 
 def fold_of(op: Operation, tokens: int) -> str | None:
@@ -379,7 +389,7 @@ class ExpressionBuilder:
             for operand in op.operands
         )
         name = comparison_direction(op) if op.name == _COMPARE else op.name
-        storage = _quantized_storage(op, self._tokens)
+        storage = _storage_of_cast(op, self._tokens)
         return ExpressionStep(name, nodes, element_of(op.results[0].type), storage)
 
     def _node(self, value: Value, access: _Access, indices: Mapping[Operation, int]) -> Node:

@@ -15,6 +15,9 @@ becomes::
 
     %5 = flow.dispatch @row_program::@row_program(%x)
 
+Casts between f32 and integers with one scale are expressions, too: a softmax between two integer
+products reads bytes and writes bytes.
+
 Elements are computed by the same operations; sums add several vectors of partial sums. An operation
 that depends on the kernel and precedes its last operation moves behind it.
 """
@@ -29,7 +32,7 @@ from ...core._mlir import Operation, Value, ir
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.kernel import KernelTable
 from ...emit.operation import element_of, erase_unused, values_read
-from ...numerics.element_types import F32
+from ...numerics.element_types import F32, I8
 from ..cpu.expression import ExpressionBody
 from ..cpu.row_program import RowProgram, RowStage
 from .dispatch_fusion import is_movable
@@ -66,7 +69,7 @@ def fuse_rows(kernels: KernelTable, module: Operation, lanes: int) -> None:
             _split_extremum(op)
         _erase_dead(block)
         operations = [each.operation for each in block.operations]
-        expressions = expressions_of(block, lanes, _MAX_TOKENS, (F32,), kernels.module_globals)
+        expressions = expressions_of(block, lanes, _MAX_TOKENS, (F32, I8), kernels.module_globals)
         groups = [each for each in _groups(operations, expressions) if each.pays]
         replaced: dict[Value, Value] = {}
         for group in groups:
@@ -308,6 +311,7 @@ def _replace(
                 member.kernel.reduction,
                 group.is_number(member),
                 written.index(result) if result in written else None,
+                element_of(result.type),
             )
         )
     program = RowProgram(
