@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from subquant.compiler.parameter_archive import _unused
 from subquant.errors import InputError
 from subquant.layouts import InferenceTensor, PrimitiveTensor
 from subquant.weights import Theta
@@ -62,6 +63,14 @@ def test_what_is_missing_is_named_with_what_is_there() -> None:
 def test_names_that_collide_are_refused(names: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Theta([tensor(name) for name in names])
+
+
+def test_names_of_large_constants_do_not_collide() -> None:
+    used: set[str] = set()
+    preferred = ["constant", "constant", "a.b.c", "a.b", "a", "a.b.c", "a.b.c.d", "constant"]
+    names = [_unused(name, used) for name in preferred]
+    assert names[:3] == ["constant", "constant_1", "a.b.c"]
+    assert len(Theta([tensor(name) for name in names]).flatten()) == len(preferred)
 
 
 def test_transform_replaces_drops_and_splits() -> None:

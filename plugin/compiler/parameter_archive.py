@@ -184,7 +184,7 @@ class _Mover:
             if "sym_name" in op.operation.attributes
         }
         self._globals: dict[ir.Attribute, str] = {}
-        self._names = names
+        self._names = {*names, *(f"{level}." for name in names for level in _levels(name))}
 
     def move(self, op: Operation) -> None:
         """Replace a constant by a load of a parameter."""
@@ -235,9 +235,18 @@ def _is_large(attribute: Any) -> bool:
 
 
 def _unused(name: str, used_names: set[str]) -> str:
-    """Return a name that is not in a set, and add it to the set."""
+    """Return a name that is not in a set, and add it to the set.
+
+    Readers of archives take dots for levels (`subquant.weights.theta`): no tensor is below another.
+    The set has levels with a dot at their end.
+    """
     candidate, number = name, 1
-    while candidate in used_names:
-        candidate, number = f"{name}.{number}", number + 1
-    used_names.add(candidate)
+    while {candidate, f"{candidate}.", *_levels(candidate)} & used_names:
+        candidate, number = f"{name.replace('.', '_')}_{number}", number + 1
+    used_names.update([candidate, *(f"{level}." for level in _levels(candidate))])
     return candidate
+
+
+def _levels(name: str) -> list[str]:
+    """Return the levels above a name: ``a`` and ``a.b`` for ``a.b.c``."""
+    return [name[:index] for index, character in enumerate(name) if character == "."]
