@@ -78,7 +78,7 @@ def test_a_file_of_an_exported_program(tmp_path: Path) -> None:
         torch.export.export(module.eval(), (torch.ones(2, 16),)), tmp_path / "net.pt2"
     )
     network = subquant.quantize_network(tmp_path / "net.pt2", bits=8, activations="float")
-    assert [(row.computes, row.shape) for row in network.layers] == [
-        ("w8", (16, 8)),
-        ("w8", (8, 4)),
+    assert [(row.name, row.computes, row.shape) for row in network.layers] == [
+        ("0", "w8", (16, 8)),
+        ("2", "w8", (8, 4)),
     ]

@@ -46,6 +46,7 @@ from .decompositions import custom_decompositions, decomposition_table
 from .dimension_checks import builtin_tensor_type, check_dimensions
 from .program_checks import check_program
 from .source_lines import (
+    NamedLocations,
     drop_frames_of_pytorch,
     place_of_error,
     restore_control_flow_traces,
@@ -114,6 +115,7 @@ def _import_program(
     program: ExportedProgram, module: ir.Module, name: str, tensors: _Tensors
 ) -> None:
     importer = FxImporter(module=module, hooks=tensors, graph_node_importer_cls=ControlFlowImporter)
+    importer._cc = NamedLocations(module.context, py_attr_tracker=importer._py_attr_tracker)
     name_graphs(importer, program.graph_module, name)
     names = _argument_names(program), _result_names(program)
     _drop_constant_results(program)

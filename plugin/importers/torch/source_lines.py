@@ -10,7 +10,9 @@ from pathlib import Path
 
 import torch
 from torch.export import ExportedProgram
+from torch_mlir.extras.fx_importer import ContextCache
 
+from ...core._mlir import ir
 from ...errors import Place
 
 _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+),', re.MULTILINE)
@@ -50,6 +52,22 @@ def restore_control_flow_traces(program: ExportedProgram, source: ExportedProgra
     for node in program.graph.nodes:
         if traces.get(node.target) and not node.meta.get("stack_trace"):
             node.meta["stack_trace"] = traces[node.target].pop(0)
+
+
+class NamedLocations(ContextCache):  # type: ignore[misc]
+    """Context of an importer whose operations have the name of their submodule and their line.
+
+    The name is that of ``named_modules``: ``encoder.0.linear``.
+    """
+
+    __slots__ = ()
+
+    def get_node_location(self, node: torch.fx.Node) -> ir.Location | None:
+        """Return the location of the operations of a node."""
+        location = super().get_node_location(node)
+        modules = list((node.meta.get("nn_module_stack") or {}).values())
+        name = str(modules[-1][0]) if modules else ""
+        return ir.Location.name(name, location) if name and location is not None else location
 
 
 def place_of_node(node: torch.fx.Node) -> Place | None:
