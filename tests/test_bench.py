@@ -94,6 +94,7 @@ def test_a_model_is_compiled_and_timed(model: str) -> None:
 def test_an_executable_is_timed(executable: str) -> None:
     arguments = ("--function", "open", "--input", "2xf32=1,2", "--seconds", "0.01", "--json")
     message = json.loads(succeed("bench", executable, *arguments).stdout)
+    assert message["threads"] == subquant.load(executable).threads
     assert message["function"] == "open"
     assert message["milliseconds"]["minimum"] <= message["milliseconds"]["median"]
     assert message["machine"]["iree-base-runtime"] == PINNED_VERSIONS["iree-base-runtime"]

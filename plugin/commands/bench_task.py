@@ -110,7 +110,7 @@ class Bench:
         return {
             "function": name,
             "device": device.name,
-            "threads": self.threads,
+            "threads": executable.threads,
             "milliseconds": times.to_json(),
         } | compiled
 
