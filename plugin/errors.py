@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 __all__ = [
@@ -191,34 +191,40 @@ class SubquantError(Exception):
 class Remark:
     """A remark of a pass about an operation, or of an importer about a model; not an error.
 
-    It reads ``file:line:col: remark: 'dialect.op' op message``, lower case like an error.
+    It reads ``file:line:col: remark: 'dialect.op' op message``, lower case like an error. Without a
+    line, `node` names the node of the model that has the operation.
     """
 
     message: str
     place: Place | None
     op_name: str = ""
+    node: str = ""
 
     @classmethod
     def about(cls, op: Any, message: str) -> Remark:
         """Make a remark on an MLIR operation, whose name and location are copied at once."""
-        return cls(message, place_of(op.location), str(op.name))
+        place = place_of(op.location)
+        node = "" if place and place.line else name_of_location(op.location)
+        return cls(message, place, str(op.name), node)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Remark:
         """Return the remark of a `dataclasses.asdict` that went through JSON."""
         at = fields["place"]
-        return cls(fields["message"], None if at is None else Place(**at), fields["op_name"])
+        place = None if at is None else Place(**at)
+        return cls(fields["message"], place, fields["op_name"], fields.get("node", ""))
 
     def in_file(self, file: str) -> Remark:
         """Replace the file name "-" of the location (text without a file)."""
         if self.place is None or self.place.file != "-":
             return self
-        return Remark(self.message, Place(file, self.place.line, self.place.column), self.op_name)
+        return replace(self, place=Place(file, self.place.line, self.place.column))
 
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
         name = f"'{self.op_name}' op " if self.op_name else ""
-        return printable(f"{where}remark: {name}{self.message}", keep="\n\t")
+        node = f"of {self.node} " if self.node else ""
+        return printable(f"{where}remark: {name}{node}{self.message}", keep="\n\t")
 
 
 class UsageError(SubquantError):

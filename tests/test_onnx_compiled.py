@@ -131,6 +131,8 @@ def test_explain_on_the_command_line(in_temporary_folder: Path) -> None:
     Path("m.onnx").write_bytes(layer("Tanh").SerializeToString())
     result = succeed("compile", "m.onnx", "--explain", "--emit", "mlir", "-o", "m.mlir")
     assert "m.onnx: remark: node 3 (MatMul) 'the MatMul' computes with integers\n" in result.stderr
+    kernel = "'stablehlo.dot_general' op of node 3 (MatMul) 'the MatMul' "
+    assert f"m.onnx: remark: {kernel}" in result.stderr
 
 
 def test_weights_go_to_a_file(in_temporary_folder: Path, cpu: Device) -> None:
