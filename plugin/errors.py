@@ -203,16 +203,16 @@ class Remark:
     @classmethod
     def about(cls, op: Any, message: str) -> Remark:
         """Make a remark on an MLIR operation, whose name and location are copied at once."""
-        place = place_of(op.location)
-        node = "" if place and place.line else name_of_location(op.location)
-        return cls(message, place, str(op.name), node)
+        position = place_of(op.location)
+        node = "" if position and position.line else name_of_location(op.location)
+        return cls(message, position, str(op.name), node)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Remark:
         """Return the remark of a `dataclasses.asdict` that went through JSON."""
         at = fields["place"]
-        place = None if at is None else Place(**at)
-        return cls(fields["message"], place, fields["op_name"], fields.get("node", ""))
+        position = None if at is None else Place(**at)
+        return cls(fields["message"], position, fields["op_name"], fields.get("node", ""))
 
     def in_file(self, file: str) -> Remark:
         """Replace the file name "-" of the location (text without a file)."""
