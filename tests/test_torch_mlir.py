@@ -174,7 +174,7 @@ func.func @main(%x: {tensor}) -> {tensor} {{
 
 
 def test_bytes_still_are_shifted_with_their_sign() -> None:
-    """`importers.torch.bit_operations` shifts them as i32."""
+    """`importers.torch.integer_promotion` shifts them as i32."""
     tensor = "!torch.vtensor<[4],ui8>"
     text = lowered(f"""
 func.func @main(%x: {tensor}, %y: {tensor}) -> {tensor} {{
@@ -186,7 +186,7 @@ func.func @main(%x: {tensor}, %y: {tensor}) -> {tensor} {{
 
 
 def test_maxima_of_bytes_still_begin_with_128() -> None:
-    """`importers.torch.unsigned_bytes` computes them in i32."""
+    """`importers.torch.integer_promotion` computes them in i32."""
     tensor, result = "!torch.vtensor<[4],ui8>", "!torch.vtensor<[],ui8>"
     text = lowered(f"""
 func.func @main(%x: {tensor}) -> {result} {{

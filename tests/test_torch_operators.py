@@ -112,11 +112,31 @@ def bytes_and_numbers(x: torch.Tensor) -> Any:
     return [operator(x, each) for operator in COMPARISONS for each in (-2, 300, 7, 0.5)]
 
 
+SIGNED = torch.tensor([-1, -2, 5, 127, -128], dtype=torch.int8)
+COUNTS = torch.tensor([0, 1, 4, 7, 2], dtype=torch.int16)
+
+
+def promoted(flags: torch.Tensor, codes: torch.Tensor, i: torch.Tensor, counts: Any) -> Any:
+    """Operators of two types of integers, or of integers and a number of another type."""
+    pairs = [(codes, i), (i, codes), (codes, counts), (flags, i), (codes, flags)]
+    return [
+        *(operator(left, right) for operator in COMPARISONS for left, right in pairs),
+        *(operator(flags, 3) for operator in (torch.remainder, torch.fmod)),
+        *(torch.div(flags, each, rounding_mode="floor") for each in (-2, 2.5)),
+        *(codes.clamp(i, counts), i.clamp(-4, 4.5), flags.clamp(-1, 5), flags.clamp(0, 5).prod(0)),
+        *(codes << counts, codes >> counts, i << counts, i >> counts, codes >> i.abs(), codes >> 9),
+        *(codes // counts.clamp(1), codes % i, torch.fmod(i, codes | 1), codes * -1, codes**2 * -3),
+        *(codes.isfinite(), counts.isinf(), codes % -5, codes // -4, codes - 5 + -1),
+        *(flags | 3, flags ^ -5),
+    ]
+
+
 Cases = dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]
 
 CASES: Cases = {
     "booleans": (booleans, (FLAGS,)),
     "bytes_and_numbers": (bytes_and_numbers, (BYTES,)),
+    "promoted": (promoted, (BYTES > 40, BYTES, SIGNED, COUNTS)),
     "index_list": (lambda x: x[..., [-1], :], (GRID,)),
     "index_rows": (lambda x, i: x[i], (GRID, PLACES)),
     "index_two": (lambda x, i, j: x[i, j], (GRID, PLACES, COLUMNS)),
@@ -278,6 +298,11 @@ ROUNDED: Cases = {
         ),
         (numbers(10, 1.0), numbers(11, 1.0)),
     ),
+    "adaptive_averages": (
+        lambda x: nn.functional.adaptive_avg_pool2d(x, (3, 7)),
+        (numbers(13, 1.0).reshape(2, 5, 5),),
+    ),
+    "erf_of_integers": (torch.erf, (INTEGERS,)),
     "tokens": (tokens, (numbers(12, 1.0).reshape(2, 5, 5),)),
     "unpooling": (Unpooling(), (numbers(8, 1.0)[:36].reshape(1, 1, 6, 6),)),
 }

@@ -12,7 +12,8 @@ def _by_number(operator: Any) -> Callable[..., Any]:
     """Return the operator of two tensors, with a number as the second one."""
 
     def decomposed(left: torch.Tensor, right: int) -> Any:
-        return operator(left, torch.full((), right, dtype=left.dtype, device=left.device))
+        dtype = torch.result_type(left, right)  # i64 for booleans
+        return operator(left, torch.full((), right, dtype=dtype, device=left.device))
 
     return decomposed
 
@@ -24,11 +25,7 @@ def _counts(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _shift_right(left: torch.Tensor, right: torch.Tensor) -> Any:
-    """Shift u8 as i32: torch-mlir lowers right shifts to arithmetic ones, of any type."""
     counts = _counts(left, right)
-    if left.dtype == torch.uint8:
-        wide = torch.bitwise_right_shift(left.to(torch.int32), counts.to(torch.int32))
-        return wide.to(torch.uint8)
     return NotImplemented if counts is right else torch.bitwise_right_shift(left, counts)
 
 

@@ -21,13 +21,13 @@ from .grid_sampling import grid_sampling_operators
 from .half_precision import half_operators
 from .indexing import indexing_operators
 from .integer_convolution import decompose_convolution
+from .integer_promotion import integer_operators
 from .ordering import ordering_operators
 from .reshapes import reshaping_operators
 from .resizing import resizing_operators
 from .scattering import scattering_operators
 from .source_lines import nodes_of
 from .special_functions import special_functions
-from .unsigned_bytes import unsigned_operators
 
 Tensor: TypeAlias = torch.Tensor
 Table = dict[Any, Callable[..., Any]]
@@ -337,7 +337,8 @@ def decomposition_table() -> Table:
         aten.adaptive_max_pool3d.default: pooling.adaptive_max_pool,
     }
     table |= resizing_operators(table)
-    return table | half_operators(table) | unsigned_operators(table)
+    table |= half_operators(table)
+    return table | integer_operators(table)
 
 
 def _grouped_matmul(values: Tensor, weight: Tensor, ends: Tensor) -> Tensor:

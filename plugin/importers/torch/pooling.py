@@ -137,10 +137,11 @@ def avg_pool(
 def adaptive_avg_pool(values: Tensor, sizes: Sequence[int]) -> Any:
     """Average along one axis after the other: windows are boxes.
 
-    torch-mlir takes the windows of a dynamic axis for equal ones, without a message.
+    torch-mlir takes the windows of a dynamic axis for equal ones, without a message, and refuses
+    windows of unlike widths or distances.
     """
     extents = values.shape[-len(sizes) :]
-    if len(sizes) == 2 and not any(isinstance(size, torch.SymInt) for size in extents):
+    if len(sizes) == 2 and all(map(_has_equal_windows, extents, sizes)):
         return NotImplemented
     dtype = values.dtype
     for axis, count in zip(range(-len(sizes), 0), sizes, strict=True):
@@ -151,10 +152,24 @@ def adaptive_avg_pool(values: Tensor, sizes: Sequence[int]) -> Any:
             means = total / is_inside.to(torch.float32).sum(-1)
             values = means.movedim(-1, axis).to(dtype)
             continue
-        windows = [(n * size // count, -(-(n + 1) * size // count)) for n in range(count)]
+        windows = _averaged_windows(size, count)
         averages = [values.narrow(axis, start, end - start) for start, end in windows]
         values = torch.cat([part.mean(axis, keepdim=True) for part in averages], axis)
     return values
+
+
+def _averaged_windows(size: int, count: int) -> list[tuple[int, int]]:
+    """Return the start and the end of each window: those of `_adaptive_windows`."""
+    return [(n * size // count, -(-(n + 1) * size // count)) for n in range(count)]
+
+
+def _has_equal_windows(size: Any, count: int) -> bool:
+    """True if the windows of a static axis have one width and one distance."""
+    if isinstance(size, torch.SymInt):
+        return False
+    windows, stride = _averaged_windows(size, count), size // count
+    width = windows[0][1] if windows else 0
+    return all(each == (n * stride, n * stride + width) for n, each in enumerate(windows))
 
 
 def adaptive_max_pool(values: Tensor, sizes: Sequence[int]) -> Any:
