@@ -195,7 +195,7 @@ def test_programs_that_are_compiled_for_a_pool(
     assert not iree_driver.uses_session(CompileOptions(iree_flags=("--iree-opt-level=O1",)))
     monkeypatch.setenv("IREE_TOOL_PATH", "/nowhere")
     assert not iree_driver.uses_session(CompileOptions())
-    _, module = load_module(program)
+    module = load_module(program)[1]
     assert SET_CONTROL_BLOCK in module.function_names
     recorded = dict(module.lookup_function(SET_CONTROL_BLOCK).reflection)
     assert len(recorded[WORKER_PROGRAM_KEY]) < 10_000
