@@ -35,6 +35,8 @@ def _drop_placement(op: Operation) -> Replacement:
 
 def _drop_exchange(op: Operation) -> Replacement:
     """Replace an exchange within groups of one device by its operands."""
+    if _is_held(op):
+        return NoMatch("is the operation that async_start holds")
     groups = np.array(op.attributes["replica_groups"])
     if groups.size and groups.shape[1] > 1:
         raise _several_devices(groups.shape[1], op)
@@ -45,10 +47,17 @@ def _drop_exchange(op: Operation) -> Replacement:
 
 def _permute(op: Operation) -> Replacement:
     """Replace an exchange between pairs of devices by the operand, or zeros."""
+    if _is_held(op):
+        return NoMatch("is the operation that async_start holds")
     pairs = np.array(op.attributes["source_target_pairs"]).reshape(-1, 2)
     if pairs.any():
         raise _several_devices(int(pairs.max()) + 1, op)
     return op.operands[0] if len(pairs) else _zeros(op.results[0].type)
+
+
+def _is_held(op: Operation) -> bool:
+    """True for the one operation that ``async_start`` holds, which has to stay there."""
+    return op.parent is not None and op.parent.operation.name == "stablehlo.async_start"
 
 
 def _index(op: Operation) -> Replacement:
