@@ -196,6 +196,12 @@ def is_used(value: Value) -> bool:
     return next(iter(value.uses), None) is not None
 
 
+def only_user(value: Value) -> Any:
+    """Return the operation that reads a value once, if nothing else reads it; None otherwise."""
+    uses = list(value.uses)
+    return uses[0].owner.operation if len(uses) == 1 else None
+
+
 def producer_of(value: Value) -> Any:
     """Return the operation that defines a value; None for a block argument."""
     owner = value.owner

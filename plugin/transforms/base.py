@@ -116,6 +116,11 @@ def apply_patterns(module: Operation, patterns: dict[str, Pattern]) -> Sequence[
     return None if is_changed else UNCHANGED
 
 
+def is_held_by_async_start(op: Operation) -> bool:
+    """True for the one operation that ``async_start`` holds, which has to stay there."""
+    return op.parent is not None and op.parent.name == "stablehlo.async_start"
+
+
 def named(module: Operation, names: Collection[str], *, in_kernels: bool = False) -> list[Any]:
     """Return the operations below `module` whose name is in `names`, in order.
 

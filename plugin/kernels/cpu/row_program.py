@@ -44,6 +44,7 @@ from ...emit.vectors import (
     workgroup_range,
 )
 from ...numerics.element_types import BOOL, F32, ElementType
+from .concatenate import for_vectors
 from .expression import (
     INT8_MACS_PER_OP,
     PARTIAL_RESULTS,
@@ -205,10 +206,7 @@ class _Row:
             else:
                 store_element(value, memory, position)
 
-        lanes, columns = self._lanes(stage), self._program.columns
-        loop(0, columns // lanes * lanes, lanes, lambda index: write(scalar(index), lanes))
-        if columns % lanes:  # the last two vectors overlap
-            write(scalar(constant_index(columns - lanes)), lanes)
+        for_vectors(self._program.columns, self._lanes(stage), write)
 
     def _reduced(self, stage: RowStage, reduction: str) -> ArrayLike:
         """Reduce the elements of a row, in several vectors of partial results."""

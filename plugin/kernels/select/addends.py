@@ -29,7 +29,7 @@ from ...dialects.dense import array_of_dense
 from ...emit import ArrayLike, tensor
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import constant_elements
-from ...emit.operation import like, producer_of, tensor_type
+from ...emit.operation import like, only_user, producer_of, tensor_type
 from ...emit.parameters import ModuleGlobals
 
 _ADDITIONS = ("stablehlo.add", "stablehlo.subtract")
@@ -74,7 +74,7 @@ class Addends:
         rows, columns = range(last), (*range(batch_rank), last)
         result, additions = product, list[Operation]()
         row_terms, column_terms = list[tuple[Value, bool]](), list[tuple[Value, bool]]()
-        while (addition := _only_user(result)) is not None and addition.name in _ADDITIONS:
+        while (addition := only_user(result)) is not None and addition.name in _ADDITIONS:
             left, right = addition.operands
             other = right if left == result else left
             is_subtracted = addition.name == "stablehlo.subtract"
@@ -107,12 +107,6 @@ class Addends:
     def bound(self) -> int:
         """The greatest magnitude of the sum of all terms, if nothing wraps."""
         return sum(_bound(term) for term, _ in (*self.row_terms, *self.column_terms))
-
-
-def _only_user(value: Value) -> Operation | None:
-    """The operation that uses a value once, if it has no other use."""
-    uses = list(value.uses)
-    return uses[0].owner.operation if len(uses) == 1 else None
 
 
 def _varies_along(value: Value, axes: Sequence[int], depth: int = _MAX_DEPTH) -> bool:
@@ -150,8 +144,7 @@ def _along(value: Value, axes: Sequence[int]) -> Value:
     reduced = tensor_type(shape, type_.element_type)
     if op.name == "stablehlo.constant":
         splat = op.attributes["value"].get_splat_value()
-        attributes = {"value": ir.DenseElementsAttr.get_splat(reduced, splat)}
-        return like(op, [], [reduced], attributes).results[0]
+        return emit_stablehlo.constant_of(ir.DenseElementsAttr.get_splat(reduced, splat))
     if op.name != "stablehlo.broadcast_in_dim":
         return like(op, [_along(each, axes) for each in op.operands], [reduced]).results[0]
     [operand] = op.operands

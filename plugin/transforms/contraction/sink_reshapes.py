@@ -19,7 +19,7 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir
 from ...emit import like
 from ...emit import stablehlo as emit_stablehlo
-from ...emit.operation import splat
+from ...emit.operation import only_user, splat
 from ...emit.parameters import ModuleGlobals
 from ...kernels.epilogue.matcher import OPERATIONS, constant_grid
 
@@ -33,22 +33,17 @@ def sink_reshapes(product: Value, module_globals: ModuleGlobals) -> None:
     that are equal in all rows.
     """
     value = product
-    while (op := _only_user(value)) is not None:
+    while (op := only_user(value)) is not None:
         if op.name in OPERATIONS:
             value = op.results[0]
             continue
-        follower = _only_user(op.results[0]) if op.name == _RESHAPE else None
+        follower = only_user(op.results[0]) if op.name == _RESHAPE else None
         if follower is None or len(follower.results) != 1:
             return
         result = _swap(value, op, follower, module_globals)
         if result is None:
             return
         value = result
-
-
-def _only_user(value: Value) -> Operation | None:
-    uses = list(value.uses)
-    return uses[0].owner.operation if len(uses) == 1 else None
 
 
 def _swap(

@@ -16,9 +16,10 @@ from __future__ import annotations
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
-from ...emit.operation import value
+from ...emit import stablehlo as emit_stablehlo
+from ...emit.operation import splat
 from ...errors import UnsupportedError
-from ..base import NoMatch, Pattern, Replacement
+from ..base import NoMatch, Pattern, Replacement, is_held_by_async_start
 
 _PLACEMENTS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
 """Custom calls of JAX that place a tensor on devices."""
@@ -35,7 +36,7 @@ def _drop_placement(op: Operation) -> Replacement:
 
 def _drop_exchange(op: Operation) -> Replacement:
     """Replace an exchange within groups of one device by its operands."""
-    if _is_held(op):
+    if is_held_by_async_start(op):
         return NoMatch("is the operation that async_start holds")
     groups = np.array(op.attributes["replica_groups"])
     if groups.size and groups.shape[1] > 1:
@@ -47,17 +48,12 @@ def _drop_exchange(op: Operation) -> Replacement:
 
 def _permute(op: Operation) -> Replacement:
     """Replace an exchange between pairs of devices by the operand, or zeros."""
-    if _is_held(op):
+    if is_held_by_async_start(op):
         return NoMatch("is the operation that async_start holds")
     pairs = np.array(op.attributes["source_target_pairs"]).reshape(-1, 2)
     if pairs.any():
         raise _several_devices(int(pairs.max()) + 1, op)
     return op.operands[0] if len(pairs) else _zeros(op.results[0].type)
-
-
-def _is_held(op: Operation) -> bool:
-    """True for the one operation that ``async_start`` holds, which has to stay there."""
-    return op.parent is not None and op.parent.operation.name == "stablehlo.async_start"
 
 
 def _index(op: Operation) -> Replacement:
@@ -66,11 +62,7 @@ def _index(op: Operation) -> Replacement:
 
 
 def _zeros(type_: ir.Type) -> Value:
-    shaped = ir.RankedTensorType(type_)
-    is_float = isinstance(shaped.element_type, ir.FloatType)
-    zero = (ir.FloatAttr if is_float else ir.IntegerAttr).get(shaped.element_type, 0)
-    attributes = {"value": ir.DenseElementsAttr.get_splat(shaped, zero)}
-    return value("stablehlo.constant", [], type_, attributes)
+    return emit_stablehlo.constant_of(splat(0, type_))
 
 
 def _several_devices(count: int, op: Operation) -> UnsupportedError:

@@ -50,7 +50,7 @@ from ...dialects.stablehlo import (
 )
 from ...emit import with_element
 from ...errors import Remark
-from ..base import ModulePass, has_type, walk
+from ..base import ModulePass, has_type, is_held_by_async_start, walk
 from .retyping import Retyping, owner_block
 
 
@@ -102,7 +102,7 @@ def _is_candidate(op: Operation) -> bool:
     """True for a quantized StableHLO operation other than the two casts."""
     if not op.name.startswith("stablehlo.") or op.name in ("stablehlo.return", DEQUANTIZE):
         return False
-    if op.parent is not None and op.parent.name == "stablehlo.async_start":
+    if is_held_by_async_start(op):
         return False  # its body is one operation, without casts
     if op.name == QUANTIZE:
         return is_quantized(op.operands[0].type)
