@@ -23,6 +23,7 @@ class NeonDotProduct(InstructionSet):
     features = frozenset(("neon", "dotprod"))
     lanes, max_vectors_float, vector_registers = 4, 4, 32
     shuffle_intrinsic = "llvm.aarch64.neon.tbl1.v16i8"
+    shuffle_reads_low_bits = False
 
     def add_dot(
         self, accumulator: Accumulator, unsigned: ArrayLike, signed: ArrayLike, max_unsigned: int

@@ -36,7 +36,7 @@ from ...emit.vectors import (
     slice_lanes,
 )
 from ...numerics.array_functions import bits_of, convert
-from ...numerics.element_types import F32, I8, I16, I32, U8, ElementType
+from ...numerics.element_types import F32, I8, I16, I32, U8, Array, ElementType
 
 _ACTIVATION_COST_IN_VECTORS = 0.5
 """Loading activations for a tile costs about as much as half a vector of columns."""
@@ -109,7 +109,10 @@ class InstructionSet(ABC):
         vectors_per_narrowing: vectors of i32 that are narrowed to bytes together.
         pack_intrinsics: prefix and suffix of LLVM's saturating pack intrinsics.
         has_fma: `fma` rounds once.
-        shuffle_intrinsic: LLVM's byte shuffle of 16-byte tables; "" for none.
+        shuffle_intrinsic: LLVM's byte shuffle of 16-byte tables; "" for none. A negative index
+            gives 0.
+        shuffle_reads_low_bits: an index of 16 or more, and not negative, counts modulo 16; else it
+            gives 0, too.
         f32_permute_intrinsic: LLVM's permutation of a vector of f32; "" for none. Its operands are
             the vector and indices for AVX-512 and AVX2.
     """
@@ -142,6 +145,7 @@ class InstructionSet(ABC):
     pack_intrinsics: ClassVar[tuple[str, str]] = "", ""
     has_fma: ClassVar[bool] = True
     shuffle_intrinsic: ClassVar[str] = ""
+    shuffle_reads_low_bits: ClassVar[bool] = True
     f32_permute_intrinsic: ClassVar[str] = ""
 
     @property
@@ -224,6 +228,37 @@ class InstructionSet(ABC):
         count = self.lanes * 4
         entries = constant_vector([*table] * (count // len(table)), U8)
         return intrinsic(self.shuffle_intrinsic, [entries, indices], U8, count)
+
+    def byte_table_rows(self, table: Array) -> Array:
+        """Return the 16 rows of 16 bytes that `byte_lookup` reads, of a table of 256 bytes."""
+        halves = table.view(np.uint8).reshape(2, 8, 16)
+        rows = halves.copy()
+        if self.shuffle_reads_low_bits:
+            rows[:, 1:] ^= halves[:, :-1]
+        return rows.reshape(16, 16)
+
+    def byte_lookup(self, rows: Sequence[ArrayLike], indices: ArrayLike) -> ArrayLike:
+        """Look bytes up in a table of 256 bytes, by 16 shuffles.
+
+        Each half of the table has eight rows. Row ``n`` is shuffled by ``index - 16 * n``, which is
+        negative, so that the byte is 0, in lanes whose index is in an earlier row or in the other
+        half. If ``shuffle_reads_low_bits``, lanes whose index is in a later row get a byte as well:
+        row ``n`` is then ``T[n] ^ T[n - 1]``, and the result ``T[n]`` is the XOR of the rows up to
+        ``n``.
+
+        Args:
+            rows: vectors of u8 with `byte_table_rows`, each repeated to the width of a vector.
+            indices: a vector of i8, as many as bytes; each counts as unsigned.
+        """
+        count, result = self.lanes * 4, None
+        sixteen = Vectors(count).known(16, I8)
+        for position, half in ((indices, rows[:8]), (indices ^ -128, rows[8:])):
+            for number, row in enumerate(half):
+                if number:
+                    position = intrinsic("llvm.ssub.sat", [position, sixteen], I8, count)
+                entries = intrinsic(self.shuffle_intrinsic, [row, position], U8, count)
+                result = entries if result is None else result ^ entries
+        return result
 
     def f32_lookup(self, levels: Sequence[float], indices: ArrayLike) -> ArrayLike:
         """Look f32 up in a table of 16 levels, by `f32_permute_intrinsic`.

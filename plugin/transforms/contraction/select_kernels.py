@@ -27,9 +27,10 @@ After::
 Each contraction goes through four steps in one direction: match and plan (`kernels.select`), pack
 (`kernels.pack`), kernel (`kernels.cpu`, `kernels.gpu`), and
 epilogue (`kernels.epilogue`). Equal calls are merged: activations of several contractions are
-quantized once. Elementwise operations between the contractions of a token become kernels
-(`subquant.kernels.fusion.elementwise_fusion`), and consecutive small calls become one dispatch
-(`subquant.kernels.fusion.dispatch_fusion`).
+quantized once. Elementwise functions of one tensor of bytes become look-ups
+(`subquant.kernels.fusion.byte_functions`). Elementwise operations between the contractions of a
+token become kernels (`subquant.kernels.fusion.elementwise_fusion`), and consecutive small calls
+become one dispatch (`subquant.kernels.fusion.dispatch_fusion`).
 
 A constant weight is packed here, and so is a parameter that the compilation reads
 (`subquant.emit.parameters`). Other weights are packed by operations of the program; if they
@@ -54,6 +55,7 @@ from ...emit.parameters import ModuleGlobals, ParameterStore
 from ...errors import Remark, UsageError, expected_name
 from ...kernels.cpu.blockwise_gemm import BlockwiseGemm
 from ...kernels.epilogue.fused_epilogue import FusedEpilogue
+from ...kernels.fusion.byte_functions import replace_byte_functions, separate_byte_functions
 from ...kernels.fusion.concatenate_fusion import fuse_concatenations
 from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSE_BELOW_MACS, fuse_dispatches
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
@@ -183,10 +185,14 @@ class _Selection:
             candidates = self._candidates()
         if not self._is_gpu:
             self._replace_gathers(candidates)
+        has_tables = not self._is_gpu and options.rounding == "nearest-even"
+        barriers = separate_byte_functions(module, self._module_globals) if has_tables else []
         cloned = [each.clone.regions[0].blocks[0] for each in clones]
         # Consumers first: their calls convert activations, which the producing kernel may absorb.
         for op in reversed(candidates):
             self._select(op, is_clone=op.block in cloned)
+        if has_tables:
+            replace_byte_functions(kernels, module, barriers, self._target, self._requantization)
         kernels.merge_equal_calls()
         if not self._is_gpu:
             pool_channels_last(module)
@@ -202,6 +208,10 @@ class _Selection:
         for clone in clones:
             clone.finish()
         return [_with_fusion(remark, calls, fused) for remark, calls in reversed(self._remarks)]
+
+    @property
+    def _requantization(self) -> Requantization:
+        return Requantization(self._options.requantization, self._options.fixed_point_rounding)
 
     @property
     def _target(self) -> InstructionSet:
@@ -367,7 +377,7 @@ class _Selection:
         def fused_epilogue(accumulators: Value, addend_bound: int = 0) -> FusedEpilogue | None:
             return match.fused_epilogue(
                 accumulators,
-                Requantization(options.requantization, options.fixed_point_rounding),
+                self._requantization,
                 self._target,
                 module_globals,
                 integer_only=options.integer_only,
