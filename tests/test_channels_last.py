@@ -126,7 +126,10 @@ def test_pooling_of_floats(name: str, slope: float) -> None:
     lowered = compile_to_bytes(text, CompileOptions(), emit="mlir").decode()
     main = lowered[lowered.index("func.func @main(") :]
     sizes = ", ".join(map(str, windows.sizes))
-    assert f"window_dimensions = array<i64: 1, {sizes}, 1>" in main
+    if name == "dilated":
+        assert f"window_dimensions = array<i64: 1, {sizes}, 1>" in main
+    else:
+        assert "reduce_window" not in main  # a kernel reads the channels last
     assert "stablehlo.select" not in main
     np.testing.assert_array_equal(main_of(text)(x), expected)
 
@@ -154,5 +157,5 @@ def test_pooling_of_integers() -> None:
     body += convolution_text(1, "%pooled", pooled.shape, weights[1], "i8")
     text = program(type_of(x.shape, "i8"), body, type_of(expected.shape, "i32"))
     lowered = compile_to_bytes(text, CompileOptions(), emit="mlir").decode()
-    assert "window_dimensions = array<i64: 1, 3, 3, 1>" in lowered
+    assert "reduce_window" not in lowered
     np.testing.assert_array_equal(main_of(text)(x), expected)

@@ -178,14 +178,26 @@ def constant_array(value: Value, operations: Collection[str] = CONSTANTS) -> Arr
     return None if attribute is None else array_of_dense(attribute)
 
 
-def known_integer(value: Value) -> int | None:
-    """The integer that all elements of a constant, or of a broadcast of one, are; else None."""
+def splat_attribute(
+    value: Value, through: Collection[str] = ("stablehlo.broadcast_in_dim",)
+) -> ir.DenseElementsAttr | None:
+    """Return the attribute of a constant whose elements are equal; None for other values.
+
+    Args:
+        through: operations between the constant and the value, which keep elements equal.
+    """
     owner = value.owner
-    while not isinstance(owner, ir.Block) and owner.operation.name == "stablehlo.broadcast_in_dim":
+    while not isinstance(owner, ir.Block) and owner.operation.name in through:
         value = owner.operation.operands[0]
         owner = value.owner
     attribute = constant_attribute(value)
-    if attribute is None or not attribute.is_splat:
+    return attribute if attribute is not None and attribute.is_splat else None
+
+
+def known_integer(value: Value) -> int | None:
+    """The integer that all elements of a constant, or of a broadcast of one, are; else None."""
+    attribute = splat_attribute(value)
+    if attribute is None:
         return None
     if not isinstance(attribute.type.element_type, ir.IntegerType):
         return None

@@ -19,7 +19,7 @@ import re
 import numpy as np
 
 from ..core._mlir import Operation, Value, ir
-from ..dialects.dense import CONSTANTS, dense_of_array
+from ..dialects.dense import CONSTANTS, dense_of_array, splat_attribute
 from ..dialects.quant import SCASTS
 from ..dialects.subquant import UNPACK
 from ..numerics.array_functions import convert, is_known
@@ -121,6 +121,18 @@ def _is_of_numpy(op: Operation) -> bool:
     return all((element[0] == "f" and is_float) or _SIGNLESS.match(element) for element in elements)
 
 
+def uniform_number(value: Value) -> Array | None:
+    """Return the number that all elements of a constant are, without axes; None for other values.
+
+    Broadcasts, reshapes and casts of storage keep elements equal.
+    """
+    attribute = splat_attribute(value, _SPREADS)
+    if attribute is None:
+        return None
+    element = operation.element_of(attribute.type)
+    return np.asarray(attribute.get_splat_value().value).astype(element.dtype)
+
+
 def array_of(value: Value, module_globals: ModuleGlobals) -> AnyArray:
     """Return the elements of a constant, or a traced array of another tensor."""
     elements = constant_elements(value, module_globals)
@@ -179,6 +191,7 @@ def _is_erasable(op: Operation) -> bool:
 _BITCAST = "stablehlo.bitcast_convert"
 _DIVIDE = "stablehlo.divide"
 _GATHER = "stablehlo.gather"
+_SPREADS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", *SCASTS)
 _ARITHMETIC = (
     *("stablehlo.add", "stablehlo.convert", _DIVIDE),
     *("stablehlo.multiply", "stablehlo.subtract"),

@@ -16,8 +16,8 @@ from ...dialects.dense import constant_array, constant_attribute
 from ...dialects.integer_steps import read_requantize
 from ...dialects.quant import SCASTS, is_quantized, parameters_of, storage_of_any
 from ...dialects.subquant import REQUANTIZE
+from ...emit.constant_values import uniform_number
 from ...emit.gathers import AxisGather
-from ...emit.operation import producer_of
 from ...emit.stablehlo_semantics import EVALUATED, storage_element
 from ...numerics.array_functions import bits_of, erf
 from ...numerics.casts import Cast
@@ -131,21 +131,6 @@ def is_parameter(value: Value, op: Operation) -> bool:
     if op.name in (QUANTIZE, DEQUANTIZE):
         return value in list(op.operands)[1:]
     return bool(op.name == _GATHER and value == op.operands[0])
-
-
-def uniform_number(value: Value) -> Array | None:
-    """The number that all elements of a constant are, without axes; None for other values."""
-    op = producer_of(value)
-    while op is not None and op.name in _SPREADS:
-        value, op = op.operands[0], producer_of(op.operands[0])
-    attribute, element = constant_attribute(value), _static_element(value)
-    if attribute is None or element is None or not attribute.is_splat:
-        return None
-    return np.asarray(attribute.get_splat_value().value).astype(element.dtype)
-
-
-_SPREADS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", *SCASTS)
-"""Operations after which all elements of a tensor are still equal."""
 
 
 def _static_element(value: Value) -> ElementType | None:

@@ -20,16 +20,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
 from ...emit import linalg
-from ...emit.constant_values import is_invariant, materialize
+from ...emit.constant_values import is_invariant, materialize, uniform_number
 from ...emit.kernel import KernelTable
 from ...emit.operation import erase_unused, producer_of
 from ...emit.parameters import ModuleGlobals
-from ...numerics.element_types import U8
+from ...numerics.element_types import U8, Array
 from ...numerics.requantization import Requantization
 from ..cpu.byte_table import ByteTableKernel
 from ..isa.base import InstructionSet
@@ -38,21 +39,22 @@ from .byte_evaluation import (
     ByteEvaluation,
     is_evaluated,
     is_parameter,
-    uniform_number,
 )
 
 _LAYOUT = ("stablehlo.reshape", "stablehlo.transpose")
 """Operations that move bytes, and commute with a look-up."""
 
 
-def separate_byte_functions(module: Operation, module_globals: ModuleGlobals) -> list[Operation]:
+def separate_byte_functions(
+    module: Operation, module_globals: ModuleGlobals, requantization: Requantization
+) -> list[Operation]:
     """Put barriers between functions of bytes and their operands, and return the barriers.
 
     Kernels of contractions then leave the functions alone: a look-up takes less time than the
     exact requantizations of a fused epilogue.
     """
     barriers = dict[Value, Value]()
-    blocks = _functions_of(module, module_globals)
+    blocks = _functions_of(module, module_globals, requantization)
     for function in [each for functions in blocks for each in functions]:
         operand, producer = function.operand, producer_of(function.operand)
         if producer is None:
@@ -83,9 +85,9 @@ def replace_byte_functions(
     for barrier in barriers:
         barrier.results[0].replace_all_uses_with(barrier.operands[0])
         barrier.erase()
-    for functions in _functions_of(module, kernels.module_globals):
+    for functions in _functions_of(module, kernels.module_globals, requantization):
         for function in functions:
-            function.replace(kernels, target, requantization)
+            function.replace(kernels, target)
         roots = [function.root for function in functions]
         erase_unused(*roots, also=lambda op: is_evaluated(op) or op.name in _LAYOUT)
 
@@ -97,10 +99,12 @@ class _ByteFunction:
     Attributes:
         operand: the tensor of bytes.
         operations: those of the function, each after its operands.
+        requantization: the form of requantizations.
     """
 
     operand: Value
     operations: tuple[Operation, ...]
+    requantization: Requantization
 
     @property
     def root(self) -> Operation:
@@ -112,22 +116,33 @@ class _ByteFunction:
         """True if a look-up takes less time than the operations."""
         return any(op.name in EXPENSIVE for op in self.operations)
 
-    def replace(
-        self, kernels: KernelTable, target: InstructionSet, requantization: Requantization
-    ) -> None:
-        """Let the users of the result read the result of a look-up.
+    @cached_property
+    def table(self) -> Array:
+        """The results for each byte, i8."""
+        evaluation = ByteEvaluation(self.operand, self.requantization)
+        *_, results = [evaluation.add(op) for op in self.operations]
+        return np.ascontiguousarray(np.broadcast_to(results, [256]))
+
+    @property
+    def is_identity(self) -> bool:
+        """True if the result is the operand, as after a change to the same scale."""
+        return self.table.tobytes() == bytes(range(256))
+
+    def replace(self, kernels: KernelTable, target: InstructionSet) -> None:
+        """Let the users of the result read the result of a look-up, or the operand itself.
 
         Transposes and reshapes of the operand move behind it, where those of two kernels cancel.
         """
+        if self.is_identity:
+            self.root.results[0].replace_all_uses_with(self.operand)
+            return
         operand, layout = self.operand, list[Operation]()
         producer = producer_of(operand)
         while producer is not None and producer.name in _LAYOUT:
             operand, layout = producer.operands[0], [producer, *layout]
             producer = producer_of(operand)
-        evaluation = ByteEvaluation(self.operand, requantization)
-        *_, table = [evaluation.add(op) for op in self.operations]
         kernel = ByteTableKernel(math.prod(map(int, operand.type.shape)), target)
-        packed = kernel.table_operand(np.ascontiguousarray(np.broadcast_to(table, [256])))
+        packed = kernel.table_operand(self.table)
         with ir.InsertionPoint(self.root), self.root.location:
             operands = [operand, materialize(packed, U8)]
             [result] = kernels.call(kernel, kernel.kernel(), operands, [operand.type], 0)
@@ -138,19 +153,23 @@ class _ByteFunction:
         self.root.results[0].replace_all_uses_with(result)
 
 
-def _functions_of(module: Operation, module_globals: ModuleGlobals) -> list[list[_ByteFunction]]:
-    """The functions of bytes that pay, of each block of a module's functions."""
+def _functions_of(
+    module: Operation, module_globals: ModuleGlobals, requantization: Requantization
+) -> list[list[_ByteFunction]]:
+    """The functions of bytes that pay, or are the identity, of each block of a module."""
     operations = [each.operation for each in module.regions[0].blocks[0].operations]
     functions = [each for each in operations if each.name == "func.func"]
     return [
-        _functions_of_block(block, module_globals)
+        _functions_of_block(block, module_globals, requantization)
         for op in functions
         for block in op.regions[0].blocks
     ]
 
 
-def _functions_of_block(block: ir.Block, module_globals: ModuleGlobals) -> list[_ByteFunction]:
-    """The functions of bytes of a block that pay, from the last to the first.
+def _functions_of_block(
+    block: ir.Block, module_globals: ModuleGlobals, requantization: Requantization
+) -> list[_ByteFunction]:
+    """The functions of bytes of a block that pay, or are the identity, the last one first.
 
     A result that only operations of another function read is left out.
     """
@@ -165,9 +184,11 @@ def _functions_of_block(block: ir.Block, module_globals: ModuleGlobals) -> list[
         root, operand = result.owner.operation, operands[result]
         if root in absorbed or result.type.element_type != operand.type.element_type:
             continue
-        function = _ByteFunction(operand, tuple(_between(root, operand)))
-        if not function.pays or is_invariant(operand, module_globals):
+        if is_invariant(operand, module_globals):
             continue  # IREE computes invariants once
+        function = _ByteFunction(operand, tuple(_between(root, operand)), requantization)
+        if not function.pays and not function.is_identity:
+            continue
         functions.append(function)
         members = {root}
         for op in reversed(function.operations):

@@ -33,6 +33,8 @@ from ...numerics.element_types import I64
 from ..base import named
 
 _TRANSPOSE, _PAD = "stablehlo.transpose", "stablehlo.pad"
+_KEEPS_LAYOUT = (*OPERATIONS, _PAD, "stablehlo.divide")
+"""Operations that IREE moves a transpose through."""
 _STEPS = ("window_dimensions", "window_strides", "window_dilations", "base_dilations")
 _MIN_CHANNELS = 8
 """With fewer channels IREE's windows of NHWC are not faster."""
@@ -66,14 +68,14 @@ def _layout(op: Operation) -> list[int] | None:
         seen.add(value)
         if producer.name == _TRANSPOSE:
             return [int(axis) for axis in np.argsort(_permutation(producer))]
-        if producer.name in OPERATIONS:
+        if producer.name in _KEEPS_LAYOUT:
             pending += [each for each in producer.operands if each.type.rank == value.type.rank]
     pending = [op.results[0]]
     while pending:
         for user in [use.owner.operation for use in pending.pop().uses]:
             if user.name == _TRANSPOSE:
                 return _permutation(user)
-            if user.name in OPERATIONS or user.name == _PAD:
+            if user.name in _KEEPS_LAYOUT:
                 pending.append(user.results[0])
     return None
 

@@ -81,6 +81,7 @@ from ...kernels.select.gather_rows import (
 from ...kernels.select.gpu import GPU_INSTRUCTIONS, call_gpu, match_gpu
 from ...kernels.select.match_failure import MatchFailure
 from ...kernels.select.match_int8 import Int8Match
+from ...kernels.select.pooling import replace_pooling
 from ...numerics.element_types import I32
 from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named, producer_named
@@ -186,7 +187,9 @@ class _Selection:
         if not self._is_gpu:
             self._replace_gathers(candidates)
         has_tables = not self._is_gpu and options.rounding == "nearest-even"
-        barriers = separate_byte_functions(module, self._module_globals) if has_tables else []
+        barriers = []
+        if has_tables:
+            barriers = separate_byte_functions(module, self._module_globals, self._requantization)
         cloned = [each.clone.regions[0].blocks[0] for each in clones]
         # Consumers first: their calls convert activations, which the producing kernel may absorb.
         for op in reversed(candidates):
@@ -196,6 +199,7 @@ class _Selection:
         kernels.merge_equal_calls()
         if not self._is_gpu:
             pool_channels_last(module)
+            replace_pooling(kernels, named(module, ["stablehlo.reduce_window"]), self._target.lanes)
         fuses = not self._is_gpu and options.fuse_below_macs > 0
         if fuses and options.rounding == "nearest-even":
             fuse_elementwise(kernels, self._target.lanes)

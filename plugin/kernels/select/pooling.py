@@ -1,0 +1,229 @@
+"""Pooling of images that a kernel computes: ``reduce_window`` of maxima and sums.
+
+Before, for bytes that are widened for the reduction::
+
+    %w = stablehlo.convert %q : (tensor<1x20x20x128xi8>) -> tensor<1x20x20x128xi32>
+    %p = stablehlo.pad %w, %low, low = [0, 2, 2, 0], high = [0, 2, 2, 0], interior = [0, 0, 0, 0]
+    %y = "stablehlo.reduce_window"(%p, %low) <{window_dimensions = array<i64: 1, 5, 5, 1>}> ...
+
+After::
+
+    %z = flow.dispatch @pooling::@pooling(%q)
+    %y = stablehlo.convert %z : (tensor<1x20x20x128xi8>) -> tensor<1x20x20x128xi32>
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core._mlir import Operation, Value, ir
+from ...dialects.windows import pad_amounts, window_padding, window_steps
+from ...emit import stablehlo
+from ...emit.constant_values import uniform_number
+from ...emit.kernel import KernelTable
+from ...emit.operation import element_of, erase_unused, mlir_type, producer_of, with_element
+from ...emit.trace import traced
+from ...numerics.element_types import F32, I8, I16, I32, U8, Array
+from ..conv_geometry import ConvAxis
+from ..cpu.pooling import PoolingKernel
+
+_CONVERT, _AND, _SUBTRACT = "stablehlo.convert", "stablehlo.and", "stablehlo.subtract"
+_PAD, _TRANSPOSE = "stablehlo.pad", "stablehlo.transpose"
+_MAXIMUM, _ADD = "stablehlo.maximum", "stablehlo.add"
+_ELEMENTS = ("f32", "i8", "i16", "i32")
+"""Element types of reductions that have a kernel, which reads f32 or bytes."""
+_MAX_BYTE = 0xFF
+_MIN_CHANNELS = 4
+"""With fewer channels, vectors of channels are not worth a kernel."""
+
+
+def replace_pooling(kernels: KernelTable, pools: list[Operation], lanes: int) -> None:
+    """Replace operations ``reduce_window`` by calls of kernels, with vectors of `lanes` f32."""
+    for op in pools:
+        match = _PoolingMatch.of(op)
+        if match is not None:
+            operands = list(op.operands)
+            op.results[0].replace_all_uses_with(match.call(kernels, lanes))
+            op.erase()
+            producers = [producer_of(each) for each in operands]
+            erase_unused(*filter(None, producers), also=lambda each: each.name in _READ_THROUGH)
+
+
+_READ_THROUGH = (_CONVERT, _AND, _SUBTRACT, _PAD, _TRANSPOSE, "stablehlo.constant")
+"""Operations between the images of a kernel and the reduction."""
+
+
+@dataclass
+class _Images:
+    """The images that a reduction reads through other operations.
+
+    Attributes:
+        value: the images.
+        order: for each axis of the reduction, the axis of the images.
+        padding: for each axis of the reduction, the padding before and after.
+        padding_values: the elements of the padding, as the reduction reads them.
+        is_unsigned: bytes count as unsigned.
+        zero_point: it is subtracted from the bytes.
+    """
+
+    value: Value
+    order: list[int]
+    padding: Array
+    padding_values: list[float]
+    is_unsigned: bool = False
+    zero_point: int = 0
+
+    @classmethod
+    def of(cls, operand: Value) -> _Images | None:
+        """The images of a reduction's operand; None if they are neither f32 nor bytes."""
+        rank = operand.type.rank
+        images = cls(operand, list(range(rank)), np.zeros((rank, 2), np.int64), [])
+        while images._skip():
+            pass
+        element = element_of(images.value.type)
+        return images if element in (F32, I8) else None
+
+    def _skip(self) -> bool:
+        """Read through the operation that computes the images; False if that is not possible."""
+        op = producer_of(self.value)
+        if op is None or op.name not in _READ_THROUGH or not op.operands:
+            return False
+        source = op.operands[0]
+        number = uniform_number(op.operands[1]) if len(op.operands) == 2 else None
+        if op.name == _TRANSPOSE:
+            permutation = [int(axis) for axis in op.attributes["permutation"]]
+            self.order = [permutation[axis] for axis in self.order]
+        elif op.name == _PAD:
+            low, high, interior = pad_amounts(op)
+            if number is None or interior.any() or min(low.min(), high.min()) < 0:
+                return False
+            self.padding += np.stack([low, high], 1)[self.order]
+            unsigned = int(number) & _MAX_BYTE if self.is_unsigned else number.item()
+            self.padding_values.append(unsigned - self.zero_point)
+        elif op.name == _CONVERT:
+            narrow, wide = element_of(source.type), element_of(self.value.type)
+            is_extension = wide.is_integer and wide.bits > narrow.bits
+            if not is_extension or narrow not in ((I8,) if self.is_unsigned else (I8, I16)):
+                return False
+        elif number is None or element_of(source.type) not in (I16, I32) or self.is_unsigned:
+            return False
+        elif op.name == _AND:
+            if number != _MAX_BYTE:
+                return False
+            self.is_unsigned = True
+        else:
+            self.zero_point += int(number)
+        self.value = source
+        return True
+
+
+@dataclass(frozen=True)
+class _PoolingMatch:
+    """A ``reduce_window`` of NHWC images, or of NWC, along the spatial axes."""
+
+    op: Operation
+    images: _Images
+    axes: tuple[ConvAxis, ConvAxis]
+    is_sum: bool
+
+    @classmethod
+    def of(cls, op: Operation) -> _PoolingMatch | None:
+        """Match an operation; None if it has no kernel."""
+        if len(op.operands) != 2 or not all(v.type.has_static_shape for v in op.operands):
+            return None
+        if str(op.operands[0].type.element_type) not in _ELEMENTS:
+            return None
+        rank = op.operands[0].type.rank
+        windows, strides, dilations, base = (
+            window_steps(op, name, rank)
+            for name in (
+                "window_dimensions",
+                "window_strides",
+                "window_dilations",
+                "base_dilations",
+            )
+        )
+        is_plain = set(dilations) == set(base) == {1} and windows[0] == windows[-1] == 1
+        reduction = _reduction(op)
+        images = _Images.of(op.operands[0]) if is_plain and rank in (3, 4) else None
+        if images is None or reduction is None or strides[0] != 1 or strides[-1] != 1:
+            return None
+        shape = [int(images.value.type.shape[axis]) for axis in images.order]
+        padding = images.padding + window_padding(op, rank)
+        axes = [
+            ConvAxis(shape[axis], windows[axis], strides[axis], 1, *map(int, padding[axis]))
+            for axis in range(1, rank - 1)
+        ]
+        axes = [ConvAxis(1, 1, 1, 1, 0, 0)] * (2 - len(axes)) + axes
+        is_inside = all(each.outputs > 0 and each.min_taps_inside > 0 for each in axes)
+        has_own_channels = not padding[[0, -1]].any() and shape[-1] >= _MIN_CHANNELS
+        match = cls(op, images, (axes[0], axes[1]), reduction == _ADD)
+        return match if is_inside and has_own_channels and match._is_neutral else None
+
+    @property
+    def _is_neutral(self) -> bool:
+        """True if padding and the initial value change no result."""
+        initial = uniform_number(self.op.operands[1])
+        if initial is None:
+            return False
+        numbers = [*self.images.padding_values, initial.item()]
+        element = element_of(self.op.results[0].type)
+        if self.is_sum:
+            return element in (F32, I32) and set(numbers) == {0}
+        if element == F32:
+            return all(number == -math.inf for number in numbers)
+        least = 0 if self.images.is_unsigned else np.iinfo(np.int8).min
+        return bool(max(numbers) <= least - self.images.zero_point)
+
+    def call(self, kernels: KernelTable, lanes: int) -> Value:
+        """Emit the call of the kernel, and return the operation's result."""
+        images, (vertical, horizontal) = self.images, self.axes
+        element = element_of(images.value.type)
+        if images.is_unsigned:
+            element = U8
+        count, channels = (int(images.value.type.shape[images.order[axis]]) for axis in (0, -1))
+        kernel = PoolingKernel(
+            *(count, vertical, horizontal, channels, element, self.is_sum),
+            *(images.zero_point if self.is_sum else 0, lanes),
+        )
+        type_ = self.op.results[0].type
+        own_type = with_element(type_, mlir_type(I8 if element == U8 else kernel.result_element))
+        if self.is_sum:
+            own_type = type_
+        with ir.InsertionPoint(self.op), self.op.location:
+            operand = images.value
+            if images.order != sorted(images.order):
+                operand = stablehlo.transpose(operand, images.order)
+            [result] = kernels.call(kernel, kernel.kernel(), [operand], [own_type], 0)
+            if self.is_sum or element == F32 or own_type == type_:
+                return result
+            if not images.zero_point:
+                _replace_narrowed(self.op.results[0], result)
+            wide = traced(stablehlo.convert(result, type_.element_type))
+            wide = wide & _MAX_BYTE if images.is_unsigned else wide
+            return (wide - images.zero_point if images.zero_point else wide).value
+
+
+def _reduction(op: Operation) -> str | None:
+    """The operation that a window is reduced by; None for others than a maximum or a sum."""
+    body = op.regions[0].blocks[0]
+    names = [each.operation.name for each in body.operations]
+    if len(names) != 2 or names[0] not in (_MAXIMUM, _ADD):
+        return None
+    has_both = set(body.operations[0].operation.operands) == set(body.arguments)
+    return names[0] if has_both else None
+
+
+def _replace_narrowed(wide: Value, narrow: Value) -> None:
+    """Let the users of a result that is converted back to bytes read the bytes."""
+    for op in [use.owner.operation for use in wide.uses]:
+        if op.name == _CONVERT and element_of(op.results[0].type) == I8:
+            op.results[0].replace_all_uses_with(narrow)
+        elif op.name == _TRANSPOSE:
+            with ir.InsertionPoint(op), op.location:
+                permutation = [int(axis) for axis in op.attributes["permutation"]]
+                moved = stablehlo.transpose(narrow, permutation)
+            _replace_narrowed(op.results[0], moved)
