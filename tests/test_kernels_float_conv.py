@@ -35,7 +35,9 @@ class Conv:
     element: str = "f32"
     has_epilogue: bool = False
     multiplier: int = 0
-    """Output channels of each input channel, for a depthwise convolution; 0 for a dense one."""
+    """Output channels of each input channel, for a depthwise convolution; 0 for others."""
+    groups: int = 1
+    """Groups of several channels."""
 
     @property
     def axes(self) -> int:
@@ -44,7 +46,7 @@ class Conv:
     def operands(self):
         """Activations, weight ``spatial..., C, OC`` and bias of small integers."""
         rng = np.random.default_rng(0)
-        channels = 1 if self.multiplier else self.x[-1]
+        channels = 1 if self.multiplier else self.x[-1] // self.groups
         shapes = self.x, (*self.taps, channels, self.n), (self.n,)
         return tuple(rng.integers(-4, 5, shape).astype(np.float32) for shape in shapes)
 
@@ -74,7 +76,10 @@ class Conv:
             if self.multiplier:
                 result += np.repeat(part, self.multiplier, axis=-1) * w[tap][0]
             else:
-                result += part @ w[tap]
+                in_groups = np.split(part, self.groups, axis=-1)
+                weights = np.split(w[tap], self.groups, axis=-1)
+                products = [x @ y for x, y in zip(in_groups, weights, strict=True)]
+                result += np.concatenate(products, axis=-1)
         if self.has_epilogue:
             result = np.maximum(result + bias, 0)
         return np.moveaxis(result, -1, 1) if self.channels_first else result
@@ -92,7 +97,7 @@ class Conv:
         lists = (", ".join(map(str, each[: self.axes])) for each in (self.strides, self.dilations))
         strides, dilations = lists
         data = w.astype({"f32": np.float32, "f16": np.float16}[self.element])
-        groups = self.x[-1] if self.multiplier else 1
+        groups = self.x[-1] if self.multiplier else self.groups
         axis, epilogue = 1 if self.channels_first else self.axes + 1, ""
         if self.has_epilogue:
             epilogue = f"""
@@ -117,6 +122,13 @@ func.func @main(%x: {x}) -> {y} {{
 
 
 CASES = {
+    "groups of vectors": Conv(
+        (2, 7, 9, 64), (3, 3), 128, padding=((1, 1), (1, 0)), channels_first=True, groups=4
+    ),
+    "groups in a vector": Conv(
+        (1, 9, 8, 32), (3, 3), 32, (2, 1), padding=((1, 1), (1, 1)), has_epilogue=True, groups=8
+    ),
+    "pairs of channels": Conv((1, 30, 64), (5,), 64, dilations=(2,), groups=32),
     "1-D": Conv((1, 45, 12), (5,), 40, has_epilogue=True),
     "1-D NCW, padding": Conv((2, 31, 3), (3,), 20, (2,), (1,), ((1, 2),), channels_first=True),
     "3x3, padding": Conv((2, 9, 11, 16), (3, 3), 33, padding=((1, 1), (1, 1)), has_epilogue=True),

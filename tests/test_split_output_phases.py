@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from devices import main_of
-from onnx_models import model, node
+from onnx_models import model, node, text_of
 from programs import lowered_text
 
 
@@ -90,3 +90,20 @@ def test_onnx_transposed_convolutions_have_phases():
     nodes = [node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])]
     file = model(nodes, {"x": x}, {"y": y}, {"w": w}).SerializeToString()
     assert "stablehlo.pad" not in lowered_text(file)
+
+
+def test_dequantized_weights_have_phases() -> None:
+    """A weight of 8-bit integers between casts is a constant, also where its taps are reversed."""
+    rng = np.random.default_rng(1)
+    constants = {"w": rng.integers(-9, 10, (8, 16, 2, 2)).astype(np.int8)}
+    constants |= {"s": np.array(0.5, np.float32), "z": np.array(0, np.int8)}
+    nodes = [
+        node("DequantizeLinear", ["w", "s", "z"], ["v"]),
+        node("ConvTranspose", ["x", "v"], ["y"], strides=[2, 2]),
+    ]
+    x = rng.integers(-9, 10, (1, 8, 5, 7)).astype(np.float32)
+    products = np.einsum("ncyx,coij->noyixj", x, constants["w"] * 0.5)
+    expected = products.reshape(1, 16, 10, 14)
+    text = text_of(model(nodes, {"x": x}, {"y": expected.astype(np.float32)}, constants))
+    assert "stablehlo.convolution" not in lowered_text(text, kernels="avx2")
+    np.testing.assert_array_equal(main_of(text)(x), expected)

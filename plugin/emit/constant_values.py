@@ -202,8 +202,15 @@ _EVALUATED = frozenset(
         *CONSTANTS,
         *SCASTS,
         linalg.BARRIER,
-        *("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice"),
-        *("stablehlo.transpose", "stablehlo.and", "stablehlo.xor", _BITCAST, _GATHER),
+        *("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.reverse"),
+        *(
+            "stablehlo.slice",
+            "stablehlo.transpose",
+            "stablehlo.and",
+            "stablehlo.xor",
+            _BITCAST,
+            _GATHER,
+        ),
         *_ARITHMETIC,
         *(UNPACK, "subquant.dequantize"),
     )

@@ -151,6 +151,9 @@ MOVEMENT: dict[str, Callable[[Operation, Array], Array]] = {
     "stablehlo.reshape": lambda op, array: array.reshape(
         [int(size) for size in op.results[0].type.shape]
     ),
+    "stablehlo.reverse": lambda op, array: np.flip(
+        array, tuple(int(axis) for axis in op.attributes["dimensions"])
+    ),
     "stablehlo.slice": _slice,
     "stablehlo.transpose": lambda op, array: array.transpose(
         [int(axis) for axis in op.attributes["permutation"]]

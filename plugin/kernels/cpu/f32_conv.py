@@ -72,10 +72,13 @@ _EVICTION_FACTOR = 1.25
 class F32Conv(ConvGemm):
     """F32 convolution or GEMM.
 
-    `mr` is MR, the output pixels of a register tile.
+    Attributes:
+        mr: MR, the output pixels of a register tile.
+        groups: groups of channels, each with whole tiles of output channels of its own.
     """
 
     mr: int = 1
+    groups: int = 1
 
     def kernel(self) -> Kernel:
         """Build the kernel.
@@ -139,11 +142,14 @@ class _RegisterTile:
         """Emit the K loop, the epilogue and the stores."""
         conv, tiles = self.conv, self.conv.tiles
         loops = [(count, distance * conv.channels) for count, distance in conv.geometry.taps]
-        loops.append((conv.channels, 1))
+        group_channels = conv.channels // conv.groups
+        loops.append((group_channels, 1))
         while len(loops) > 1 and loops[-2][1] == loops[-1][0]:  # consecutive in memory
             loops[-2:] = [(loops[-2][0] * loops[-1][0], 1)]
         zero = scalar(constant_index(0))
         start = conv.geometry.first_tap(self.row, self.pixel) * conv.channels
+        if conv.groups > 1:
+            start = start + quotient(self.tile, tiles.count // conv.groups) * group_channels
         total = math.prod(count for count, _ in loops)
         accumulators = [Vectors(tiles.lanes).known(0.0, F32)] * (conv.mr * tiles.vectors)
         nest = KLoopNest(self, loops, scalar(constant_index(loops[0][0])), _MAX_UNROLL, total, None)

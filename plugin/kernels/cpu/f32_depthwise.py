@@ -1,4 +1,4 @@
-"""Depthwise f32 convolution kernel: a filter for each channel.
+"""Depthwise f32 convolution kernel: a filter for each channel, or for small groups of channels.
 
 ::
 
@@ -10,6 +10,9 @@ A vector has channels. A workgroup has a range of items: a vector of channels an
 rows, so that the image rows of a vector stay in the L1 cache from an output row to the next. For
 each output row, MR output pixels at a time: for each row of the filter, each image pixel is loaded
 once, and multiplied by all taps that read it.
+
+With groups of several channels, the vector of a pixel is shuffled so that each lane has the first
+channel of its group, then the second one, and so on; each has weights of its own.
 
 Padding is not in memory. Rows of the filter in the vertical padding are skipped; at the ends of an
 output row, pixels in the horizontal padding are replaced by zeros.
@@ -26,7 +29,17 @@ from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.kernel import Binding, Kernel
 from ...emit.linalg import DimSize, constant_index
-from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, when, workgroup_range
+from ...emit.vectors import (
+    Vectors,
+    load,
+    loop,
+    quotient,
+    remainder,
+    shuffle_lanes,
+    store,
+    when,
+    workgroup_range,
+)
 from ...numerics.element_types import F32
 from ..conv_geometry import ConvAxis
 from ..epilogue.fused_epilogue import FusedEpilogue, epilogue_bindings
@@ -38,13 +51,17 @@ _MAX_MR = 14
 """Output pixels of a register tile, at most."""
 _COST_OF_TILE_IN_PIXELS = 1.0
 """Output pixels that take as long as the loads of a register tile's weights."""
+_WEIGHTS_OF_GROUPS = 4
+"""Registers for the weights of groups of several channels."""
 
 
 @dataclass(frozen=True)
 class F32Depthwise:
     """Depthwise f32 convolution of N `images` with C `channels`, at least the lanes of a vector.
 
-    A vertical axis with padding has a dilation of 1. `row_blocks` are the ranges of output rows.
+    A vertical axis with padding has a dilation of 1. `row_blocks` are the ranges of output rows. An
+    output channel is computed from the `group_channels` channels of its group, which divide the
+    lanes of a vector.
     """
 
     images: int
@@ -55,16 +72,17 @@ class F32Depthwise:
     row_blocks: int
     workgroups: int
     epilogue: FusedEpilogue | None = None
+    group_channels: int = 1
 
     def kernel(self) -> Kernel:
         """Build the kernel.
 
-        Bindings: weight ``taps x C``, activations, tables of the epilogue, result.
+        Bindings: weight ``(taps * group channels) x C``, activations, epilogue tables, result.
         """
         vertical, horizontal = self.vertical, self.horizontal
         shape = self.images * vertical.outputs, horizontal.outputs, self.channels
         bindings = [
-            Binding((vertical.taps * horizontal.taps, self.channels), F32),
+            Binding((vertical.taps * horizontal.taps * self.group_channels, self.channels), F32),
             Binding((self.images * vertical.size * horizontal.size, self.channels), F32),
             *epilogue_bindings(self.epilogue, self.channels, shape, accumulator=F32),
         ]
@@ -75,7 +93,7 @@ class F32Depthwise:
     def equivalent_macs(self) -> int:
         """The int8 MACs of a GEMM that take about as long."""
         pixels = self.images * self.vertical.outputs * self.horizontal.outputs
-        taps = self.vertical.taps * self.horizontal.taps
+        taps = self.vertical.taps * self.horizontal.taps * self.group_channels
         return _INT8_MACS_PER_MAC * pixels * self.channels * taps
 
     @property
@@ -90,6 +108,8 @@ class F32Depthwise:
         Accumulators, the weights of a row of the filter, and two pixels are in registers.
         """
         columns, taps = self.horizontal.outputs, self.horizontal.taps
+        if self.group_channels > 1:
+            taps = self.group_channels + _WEIGHTS_OF_GROUPS  # others are read from memory
         limit = min(_MAX_MR, max(1, self.target.vector_registers - taps - 2), columns)
         choices = range(1, limit + 1)
         return min(choices, key=lambda n: -(-columns // n) * (n + _COST_OF_TILE_IN_PIXELS))
@@ -167,6 +187,7 @@ class _Channels:
         """Emit the loop over the rows of the filter that are not in the padding."""
         conv, mr = self.conv, self.conv.mr
         vertical, horizontal, lanes = conv.vertical, conv.horizontal, conv.target.lanes
+        size = conv.group_channels
         image, own_row = quotient(row, vertical.outputs), remainder(row, vertical.outputs)
         top = image * vertical.size + own_row * vertical.stride - vertical.pad_low
         low, end = scalar(constant_index(0)), scalar(constant_index(vertical.taps))
@@ -181,25 +202,37 @@ class _Channels:
         def add_row(tap_row: Value, *carried: ArrayLike) -> list[ArrayLike]:
             accumulators, tap = list(carried), scalar(tap_row)
             image_row = top + tap * vertical.dilation
+            first_weight = tap * (horizontal.taps * size)
             weights = [
                 load(
                     self.memories[0],
-                    [(tap * horizontal.taps + number).value, self.channel.value],
+                    [(first_weight + number).value, self.channel.value],
                     lanes,
                     F32,
                 )
-                for number in range(horizontal.taps)
+                for number in range(horizontal.taps * size)
             ]
             for column in sorted(users):
-                loaded = read(image_row, first + column)
+                loaded = self._group_channels(read(image_row, first + column))
                 for pixel, number in users[column]:
-                    accumulators[pixel] = conv.target.fma(
-                        loaded, weights[number], accumulators[pixel]
-                    )
+                    for channel, each in enumerate(loaded):
+                        accumulators[pixel] = conv.target.fma(
+                            each, weights[number * size + channel], accumulators[pixel]
+                        )
             return accumulators
 
         initial = [Vectors(lanes).known(0.0, F32)] * mr
         return loop(low.value, end.value, 1, add_row, initial)
+
+    def _group_channels(self, vector: ArrayLike) -> list[ArrayLike]:
+        """The first channel of its group in each lane, the second one, and so on."""
+        lanes, size = self.conv.target.lanes, self.conv.group_channels
+        if size == 1:
+            return [vector]
+        return [
+            shuffle_lanes(vector, vector, [lane // size * size + number for lane in range(lanes)])
+            for number in range(size)
+        ]
 
     def _store(self, accumulators: Sequence[ArrayLike], row: ArrayLike, pixel: ArrayLike) -> None:
         """Apply the epilogue to the accumulators, and store them."""

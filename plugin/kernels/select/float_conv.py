@@ -63,15 +63,31 @@ class FloatConvMatch(ConvMatch):
             return match
         if match.batch_rank:
             return MatchFailure("it has batch dimensions")
-        if match.groups != 1 and not match.is_depthwise:
-            return MatchFailure(f"it has {match.groups} groups, and each several channels")
+        if not (match.groups == 1 or match.has_vector_groups(target) or match.is_by_lanes(target)):
+            return MatchFailure(f"its {match.groups} groups do not fill whole vectors")
         if not is_constant(match.weight, module_globals):
             return MatchFailure("its weight is not constant")
-        if match.is_depthwise:  # padding is skipped, whose products with infinities are NaN
+        if match.is_by_lanes(target):  # padding is skipped, whose products with infinities are NaN
             weight = constant_elements(match.weight, module_globals)
             if weight is None or not np.isfinite(weight.astype(np.float32)).all():
                 return MatchFailure("its weight has infinities or NaN")
         return match.with_pad_operation(module_globals)
+
+    def has_vector_groups(self, target: InstructionSet) -> bool:
+        """True if each group has whole vectors of output channels."""
+        return bool(self.groups and self.weight_shape[0] // self.groups % target.lanes == 0)
+
+    def is_by_lanes(self, target: InstructionSet) -> bool:
+        """True if a lane has an output channel, and its group is in the same vector.
+
+        That is a depthwise convolution, or one whose groups have as many input as output channels,
+        a part of a vector.
+        """
+        if self.is_depthwise:
+            return True
+        n, *_, channels = self.weight_shape
+        is_square = self.groups > 1 and n == self.groups * channels
+        return is_square and target.lanes % channels == 0 and n % target.lanes == 0
 
     def fused_epilogue(
         self, result: Value, target: InstructionSet, module_globals: ModuleGlobals
@@ -94,7 +110,8 @@ def call_float_conv(
     epilogue: FusedEpilogue | None,
 ) -> Value:
     """Emit the call of a kernel, and return its result."""
-    call = _call_depthwise if match.is_depthwise else _call_dense
+    is_dense = match.has_vector_groups(target) and not match.is_depthwise
+    call = _call_dense if match.groups == 1 or is_dense else _call_depthwise
     value = call(match, kernels, target, epilogue)
     shape = [int(result.shape[axis]) for axis in np.argsort(match.result_axes)]
     value = emit_stablehlo.transpose(emit_stablehlo.reshape(value, shape), match.result_axes)
@@ -111,11 +128,14 @@ def _call_dense(
     n, geometry = match.weight_shape[0], match.geometry()
     channels = match.activation_shape[-1]
     pixel_bytes = geometry.column_stride * channels * F32.bits // 8
-    mr, vectors = register_blocking(target, geometry.output_columns, n, pixel_bytes)
-    k = geometry.tap_count * channels
+    group_n = n // match.groups
+    mr, vectors = register_blocking(target, geometry.output_columns, group_n, pixel_bytes)
+    while match.groups > 1 and group_n % (vectors * target.lanes):
+        vectors -= 1
+    k = geometry.tap_count * channels // match.groups
     tiles = Tiles(8, 1, n, k, target.lanes, vectors, k_pack=1)
     macs = INT8_MACS_PER_MAC * geometry.output_pixels * k * n
-    kernel = F32Conv(tiles, target, geometry, channels, 1, epilogue, mr=mr)
+    kernel = F32Conv(tiles, target, geometry, channels, 1, epilogue, mr=mr, groups=match.groups)
     register_tiles = kernel.tiles_per_row * geometry.output_rows * geometry.images
     workgroups = min(register_tiles, workgroups_per_tile(macs, tiles.count))
     kernel = replace(kernel, workgroups=workgroups)
@@ -152,13 +172,16 @@ def _call_depthwise(
             for axis in (vertical, horizontal)
         )
     pixels, channels = images * vertical.size * horizontal.size, n + channel_padding
-    activations = emit_stablehlo.reshape(activations, [pixels, match.groups])
-    if n > match.groups:  # several output channels read one input channel
+    group_channels = match.weight_shape[-1]
+    activations = emit_stablehlo.reshape(activations, [pixels, match.groups * group_channels])
+    if n > match.groups * group_channels:  # several output channels read one input channel
         repeated: ArrayLike = np.repeat(traced(activations), n // match.groups, axis=1)
         activations = repeated.value
     if channel_padding:
         activations = emit_stablehlo.pad(activations, [0, 0], [0, channel_padding])
-    kernel = F32Depthwise(images, vertical, horizontal, channels, target, 1, 1, epilogue)
+    kernel = F32Depthwise(
+        images, vertical, horizontal, channels, target, 1, 1, epilogue, group_channels
+    )
     rows, workgroups = images * vertical.outputs, workgroups_per_tile(kernel.equivalent_macs)
     row_blocks = min(rows, -(-workgroups // kernel.vectors))
     workgroups = min(workgroups, row_blocks * kernel.vectors)

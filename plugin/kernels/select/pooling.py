@@ -20,22 +20,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
-from ...dialects.windows import pad_amounts, window_padding, window_steps
+from ...dialects.windows import window_padding, window_steps
 from ...emit import stablehlo
 from ...emit.constant_values import uniform_number
 from ...emit.kernel import KernelTable
 from ...emit.operation import element_of, erase_unused, mlir_type, producer_of, with_element
 from ...emit.trace import traced
-from ...numerics.element_types import F32, I8, I16, I32, U8, Array
+from ...numerics.element_types import F32, I8, I32, U8
 from ..conv_geometry import ConvAxis
 from ..cpu.pooling import PoolingKernel
+from .images import MAX_BYTE, READ_THROUGH, Images
 
-_CONVERT, _AND, _SUBTRACT = "stablehlo.convert", "stablehlo.and", "stablehlo.subtract"
-_PAD, _TRANSPOSE = "stablehlo.pad", "stablehlo.transpose"
+_CONVERT, _TRANSPOSE = "stablehlo.convert", "stablehlo.transpose"
 _MAXIMUM, _ADD = "stablehlo.maximum", "stablehlo.add"
 _ELEMENTS = ("f32", "i8", "i16", "i32")
 """Element types of reductions that have a kernel, which reads f32 or bytes."""
-_MAX_BYTE = 0xFF
 _MIN_CHANNELS = 4
 """With fewer channels, vectors of channels are not worth a kernel."""
 
@@ -49,75 +48,7 @@ def replace_pooling(kernels: KernelTable, pools: list[Operation], lanes: int) ->
             op.results[0].replace_all_uses_with(match.call(kernels, lanes))
             op.erase()
             producers = [producer_of(each) for each in operands]
-            erase_unused(*filter(None, producers), also=lambda each: each.name in _READ_THROUGH)
-
-
-_READ_THROUGH = (_CONVERT, _AND, _SUBTRACT, _PAD, _TRANSPOSE, "stablehlo.constant")
-"""Operations between the images of a kernel and the reduction."""
-
-
-@dataclass
-class _Images:
-    """The images that a reduction reads through other operations.
-
-    Attributes:
-        value: the images.
-        order: for each axis of the reduction, the axis of the images.
-        padding: for each axis of the reduction, the padding before and after.
-        padding_values: the elements of the padding, as the reduction reads them.
-        is_unsigned: bytes count as unsigned.
-        zero_point: it is subtracted from the bytes.
-    """
-
-    value: Value
-    order: list[int]
-    padding: Array
-    padding_values: list[float]
-    is_unsigned: bool = False
-    zero_point: int = 0
-
-    @classmethod
-    def of(cls, operand: Value) -> _Images | None:
-        """The images of a reduction's operand; None if they are neither f32 nor bytes."""
-        rank = operand.type.rank
-        images = cls(operand, list(range(rank)), np.zeros((rank, 2), np.int64), [])
-        while images._skip():
-            pass
-        element = element_of(images.value.type)
-        return images if element in (F32, I8) else None
-
-    def _skip(self) -> bool:
-        """Read through the operation that computes the images; False if that is not possible."""
-        op = producer_of(self.value)
-        if op is None or op.name not in _READ_THROUGH or not op.operands:
-            return False
-        source = op.operands[0]
-        number = uniform_number(op.operands[1]) if len(op.operands) == 2 else None
-        if op.name == _TRANSPOSE:
-            permutation = [int(axis) for axis in op.attributes["permutation"]]
-            self.order = [permutation[axis] for axis in self.order]
-        elif op.name == _PAD:
-            low, high, interior = pad_amounts(op)
-            if number is None or interior.any() or min(low.min(), high.min()) < 0:
-                return False
-            self.padding += np.stack([low, high], 1)[self.order]
-            unsigned = int(number) & _MAX_BYTE if self.is_unsigned else number.item()
-            self.padding_values.append(unsigned - self.zero_point)
-        elif op.name == _CONVERT:
-            narrow, wide = element_of(source.type), element_of(self.value.type)
-            is_extension = wide.is_integer and wide.bits > narrow.bits
-            if not is_extension or narrow not in ((I8,) if self.is_unsigned else (I8, I16)):
-                return False
-        elif number is None or element_of(source.type) not in (I16, I32) or self.is_unsigned:
-            return False
-        elif op.name == _AND:
-            if number != _MAX_BYTE:
-                return False
-            self.is_unsigned = True
-        else:
-            self.zero_point += int(number)
-        self.value = source
-        return True
+            erase_unused(*filter(None, producers), also=lambda each: each.name in READ_THROUGH)
 
 
 @dataclass(frozen=True)
@@ -125,7 +56,7 @@ class _PoolingMatch:
     """A ``reduce_window`` of NHWC images, or of NWC, along the spatial axes."""
 
     op: Operation
-    images: _Images
+    images: Images
     axes: tuple[ConvAxis, ConvAxis]
     is_sum: bool
 
@@ -148,7 +79,7 @@ class _PoolingMatch:
         )
         is_plain = set(dilations) == set(base) == {1} and windows[0] == windows[-1] == 1
         reduction = _reduction(op)
-        images = _Images.of(op.operands[0]) if is_plain and rank in (3, 4) else None
+        images = Images.of(op.operands[0]) if is_plain and rank in (3, 4) else None
         if images is None or reduction is None or strides[0] != 1 or strides[-1] != 1:
             return None
         shape = [int(images.value.type.shape[axis]) for axis in images.order]
@@ -203,7 +134,7 @@ class _PoolingMatch:
             if not images.zero_point:
                 _replace_narrowed(self.op.results[0], result)
             wide = traced(stablehlo.convert(result, type_.element_type))
-            wide = wide & _MAX_BYTE if images.is_unsigned else wide
+            wide = wide & MAX_BYTE if images.is_unsigned else wide
             return (wide - images.zero_point if images.zero_point else wide).value
 
 

@@ -1,11 +1,13 @@
 """Convolutions in the forms that kernels of CPUs compute best, ahead of their selection.
 
-`drop_unit_axes` and `split_output_phases` have the forms before and after.
+`fold_depth`, `drop_unit_axes` and `split_output_phases` have the forms before and after.
 """
 
 from __future__ import annotations
 
-from ...core._mlir import Operation, ir
+from collections.abc import Callable
+
+from ...core._mlir import Operation, Value, ir
 from ...emit.constant_values import erase_unused, is_invariant
 from ...emit.parameters import ModuleGlobals
 from ...kernels.isa.base import InstructionSet
@@ -15,6 +17,7 @@ from ...kernels.select.match_failure import MatchFailure
 from ...kernels.select.match_int8 import Int8Match
 from ..base import named
 from .drop_unit_axes import drop_unit_axis
+from .fold_depth import fold_depth
 from .split_output_phases import split_output_phases
 
 _CONVOLUTION = ["stablehlo.convolution"]
@@ -28,10 +31,12 @@ def normalize_convolutions(
     `min_macs` is the least number of MACs of an int8 convolution that has a kernel.
     """
     for op in named(module, _CONVOLUTION):
+        _replace(op, fold_depth)
+    for op in named(module, _CONVOLUTION):
         _drop_unit_axis(op, target, module_globals, min_macs)
     if target.has_fma:
         for op in named(module, _CONVOLUTION):
-            _split_output_phases(op, module_globals)
+            _replace(op, lambda each: split_output_phases(each, module_globals))
 
 
 def _drop_unit_axis(
@@ -56,10 +61,10 @@ def _drop_unit_axis(
         erase_unused(*operands)
 
 
-def _split_output_phases(op: Operation, module_globals: ModuleGlobals) -> None:
-    """Replace a transposed convolution of floats by one that has a kernel."""
+def _replace(op: Operation, emit: Callable[[Operation], Value | None]) -> None:
+    """Replace a convolution by the value that a function emits, if it does."""
     with ir.InsertionPoint(op), op.location:
-        value = split_output_phases(op, module_globals)
+        value = emit(op)
     if value is not None:
         operands = list(op.operands)
         op.results[0].replace_all_uses_with(value)
