@@ -90,6 +90,7 @@ from .channels_last import pool_channels_last
 from .differences import raise_differences
 from .normalize_convolutions import normalize_convolutions
 from .prepack_arguments import clone_for_prepacking, is_computed_from_argument
+from .sink_transposes import sink_transposes
 from .zero_points import correct_zero_points
 
 _INT8 = ("stablehlo.dot_general", "stablehlo.convolution")
@@ -198,6 +199,7 @@ class _Selection:
             replace_byte_functions(kernels, module, barriers, self._target, self._requantization)
         kernels.merge_equal_calls()
         if not self._is_gpu:
+            sink_transposes(module)
             pool_channels_last(module)
             replace_pooling(kernels, named(module, ["stablehlo.reduce_window"]), self._target.lanes)
         fuses = not self._is_gpu and options.fuse_below_macs > 0
