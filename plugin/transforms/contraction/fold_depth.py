@@ -39,22 +39,13 @@ from ...numerics.element_types import I64
 def fold_depth(op: Operation) -> Value | None:
     """Emit a convolution along three axes as one along two, and return its result.
 
-    None for other operations, for several groups, for images that are neither f32 nor bytes, and
-    for weights that are neither and are computed.
+    None for other operations, several groups, images that are neither f32 nor bytes, and computed
+    weights of other types.
     """
-    types = [each.type for each in (*op.operands, *op.results)]
-    if op.name != "stablehlo.convolution" or not all(type_.has_static_shape for type_ in types):
+    if not _is_plain(op):
         return None
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     spatial = list(numbers.input_spatial_dimensions)
-    groups = [int(op.attributes[f"{kind}_group_count"].value) for kind in ("feature", "batch")]
-    is_reversed = "window_reversal" in op.attributes and "true" in str(
-        op.attributes["window_reversal"]
-    )
-    if len(spatial) != 3 or groups != [1, 1] or is_reversed:
-        return None
-    if window_steps(op, "lhs_dilation", 3) != [1, 1, 1]:
-        return None
     images = Images.of(op.operands[0])
     if images is None or images.zero is None or any(images.padding_values):
         return None
@@ -66,7 +57,8 @@ def fold_depth(op: Operation) -> Value | None:
     if weight is None:
         return None
     strides, dilations = (window_steps(op, name, 3) for name in ("window_strides", "rhs_dilation"))
-    taps, n = int(types[1].shape[numbers.kernel_spatial_dimensions[0]]), int(weight.type.shape[-1])
+    kernel_shape, result_type = op.operands[1].type.shape, op.results[0].type
+    taps, n = int(kernel_shape[numbers.kernel_spatial_dimensions[0]]), int(weight.type.shape[-1])
     value = _ordered(images, [batch_and_channels[0], *spatial, batch_and_channels[1]])
     depth = ConvAxis(
         int(value.type.shape[1]), taps, strides[0], dilations[0], *map(int, padding[0])
@@ -79,9 +71,9 @@ def fold_depth(op: Operation) -> Value | None:
         low, high = ([0, *map(int, padding[1:, side]), 0] for side in (0, 1))
         value = emit_stablehlo.pad(value, low, high)
     rows, columns = (
-        int(types[2].shape[axis]) for axis in list(numbers.output_spatial_dimensions)[1:]
+        int(result_type.shape[axis]) for axis in list(numbers.output_spatial_dimensions)[1:]
     )
-    result = tensor_type([batch[0] * batch[1], rows, columns, n], types[2].element_type)
+    result = tensor_type([batch[0] * batch[1], rows, columns, n], result_type.element_type)
     attributes = {
         "window_strides": integers(strides[1:]),
         "rhs_dilation": integers(dilations[1:]),
@@ -93,6 +85,17 @@ def fold_depth(op: Operation) -> Value | None:
     axes = [numbers.output_batch_dimension, *numbers.output_spatial_dimensions]
     axes.append(numbers.output_feature_dimension)
     return emit_stablehlo.transpose(value, [axes.index(axis) for axis in range(5)])
+
+
+def _is_plain(op: Operation) -> bool:
+    """True for a convolution along three axes, of one group and of images without dilation."""
+    types = [each.type for each in (*op.operands, *op.results)]
+    if op.name != "stablehlo.convolution" or not all(type_.has_static_shape for type_ in types):
+        return False
+    groups = [int(op.attributes[f"{kind}_group_count"].value) for kind in ("feature", "batch")]
+    reversal = str(op.attributes["window_reversal"]) if "window_reversal" in op.attributes else ""
+    has_axes = types[0].rank == 5 and groups == [1, 1] and "true" not in reversal
+    return has_axes and window_steps(op, "lhs_dilation", 3) == [1, 1, 1]
 
 
 def _folded_weight(weight: Value, numbers: stablehlo.ConvDimensionNumbers) -> Value | None:
