@@ -1,9 +1,10 @@
 """Convolutions along three axes as convolutions of images, whose channels are those of the taps.
 
 Kernels, and IREE's fast loops, are of convolutions along two axes. The results of one depth are a
-convolution of the images at the depths of its taps, one behind the other in their channels::
+convolution of the images at the depths of its taps, one behind the other in their channels. For
+each tap ``i`` of the depth, with stride ``s`` and padding ``p``::
 
-    y[d] = sum_i conv2d(x[s * d + i - p], w[i])     for each tap i of the depth
+    y[d] = sum_i conv2d(x[s * d + i - p], w[i])
 
 Before::
 
