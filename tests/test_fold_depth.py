@@ -82,6 +82,38 @@ def test_integers(case: str, dtype: Any, zero_points: tuple[int, int]) -> None:
     np.testing.assert_array_equal(main_of(text)(x), expected)
 
 
+@pytest.mark.parametrize("element", ["complex<f32>", "f64"])
+def test_other_elements_are_left_to_iree(element: str) -> None:
+    """A convolution of x - ix and w + iw is 2 xw; of reals, the parts are summed."""
+    types = {name: f"tensor<1x{shape}x" for name, shape in (("x", "2x4x5x6"), ("w", "2x3x3x3"))}
+    types["y"] = "tensor<1x1x2x3x4x"
+    is_complex = element != "f64"
+    code = [f"%i = stablehlo.negate %x : {types['x']}f32>"]
+    for name, imaginary in (("x", "i"), ("w", "w")):
+        read, own = f"{types[name]}f32>", f"{types[name]}{element}>"
+        if is_complex:
+            code.append(f"%{name}c = stablehlo.complex %{name}, %{imaginary} : {own}")
+        else:
+            code.append(f"%{name}c = stablehlo.convert %{name} : ({read}) -> {own}")
+    numbers = "[b, f, 0, 1, 2]x[o, i, 0, 1, 2]->[b, f, 0, 1, 2]"
+    code.append(
+        f"%yc = stablehlo.convolution(%xc, %wc) dim_numbers = {numbers}, window = {{}} "
+        "{batch_group_count = 1 : i64, feature_group_count = 1 : i64} : "
+        f"({types['x']}{element}>, {types['w']}{element}>) -> {types['y']}{element}>"
+    )
+    last = "real" if is_complex else "convert"
+    code.append(f"%y = stablehlo.{last} %yc : ({types['y']}{element}>) -> {types['y']}f32>")
+    body = "\n  ".join([*code, f"return %y : {types['y']}f32>"])
+    text = (
+        f"func.func @main(%x: {types['x']}f32>, %w: {types['w']}f32>) -> {types['y']}f32> "
+        f"{{\n  {body}\n}}\n"
+    )
+    x, w = (np.random.default_rng(n).integers(-9, 10, shape).astype(np.float32)
+            for n, shape in enumerate(((1, 2, 4, 5, 6), (1, 2, 3, 3, 3))))  # fmt: skip
+    expected = Volume(x.shape, w.shape).expected(x, w) * (2 if is_complex else 1)
+    np.testing.assert_array_equal(main_of(text)(x, w), expected)
+
+
 def test_computed_weights() -> None:
     volume = CASES["strides"]
     x, w = (np.random.default_rng(n).integers(-9, 10, shape).astype(np.float32)

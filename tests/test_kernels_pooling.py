@@ -206,6 +206,14 @@ def test_padding_that_is_a_maximum_counts() -> None:
     assert set(np.unique(actual)) == {-5, 0}
 
 
+def test_sums_from_a_negative_zero() -> None:
+    """The sum of negative zeros alone is one."""
+    pooling = CASES["no padding"]
+    text = pooling.text().replace("dense<0.0> : tensor<f32>", "dense<-0.0> : tensor<f32>")
+    actual, _ = main_of(text)(np.full(pooling.shape, -0.0, np.float32), drawn(32, 32))
+    assert np.signbit(actual).all()
+
+
 def test_nan_is_a_maximum() -> None:
     pooling = CASES["maxima"]
     images = pooling.images()

@@ -1,4 +1,4 @@
-"""Attributes of StableHLO's windows and dots, with the defaults of absent ones."""
+"""Attributes of StableHLO's windows and dots, with the defaults of absent ones; reductions."""
 
 from __future__ import annotations
 
@@ -66,6 +66,26 @@ def window_padding(op: Operation, count: int) -> Array:
     if "padding" in op.attributes:
         padding += np.array(op.attributes["padding"]).reshape(-1, 2)
     return padding
+
+
+def has_reversal(op: Operation) -> bool:
+    """True for a convolution that reads its kernel backwards along an axis."""
+    name = "window_reversal"
+    return name in op.attributes and any(op.attributes[name])
+
+
+def reducing_operation(op: Operation) -> str | None:
+    """The name of the operation that a reduction's body applies to its two arguments.
+
+    None for a body of several operations.
+    """
+    body = op.regions[0].blocks[0]
+    operations = [each.operation for each in body.operations]
+    if len(operations) != 2:
+        return None
+    first, returned = operations
+    is_returned = list(returned.operands) == list(first.results)
+    return first.name if is_returned and set(first.operands) == set(body.arguments) else None
 
 
 def pad_amounts(op: Operation) -> tuple[Array, Array, Array]:

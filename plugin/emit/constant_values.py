@@ -203,14 +203,8 @@ _EVALUATED = frozenset(
         *SCASTS,
         linalg.BARRIER,
         *("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.reverse"),
-        *(
-            "stablehlo.slice",
-            "stablehlo.transpose",
-            "stablehlo.and",
-            "stablehlo.xor",
-            _BITCAST,
-            _GATHER,
-        ),
+        *("stablehlo.slice", "stablehlo.transpose", "stablehlo.and", "stablehlo.xor"),
+        *(_BITCAST, _GATHER),
         *_ARITHMETIC,
         *(UNPACK, "subquant.dequantize"),
     )

@@ -274,6 +274,13 @@ def backward_slice(
     return list(order)
 
 
+def function_blocks(module: Operation) -> Iterator[ir.Block]:
+    """The blocks of a module's functions, without those of operations inside of them."""
+    for each in module.regions[0].blocks[0].operations:
+        if each.operation.name == "func.func":
+            yield from each.regions[0].blocks
+
+
 def clone_computation(value: Value, clones: dict[Value, Value]) -> Value:
     """Clone the operations, of one result each, that compute a value from `clones`; return it."""
     if value not in clones:

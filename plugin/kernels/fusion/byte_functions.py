@@ -18,6 +18,7 @@ casts of both factors is one table.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,7 @@ from ...core._mlir import Operation, Value, ir
 from ...emit import linalg
 from ...emit.constant_values import is_invariant, materialize, uniform_number
 from ...emit.kernel import KernelTable
-from ...emit.operation import erase_unused, producer_of
+from ...emit.operation import backward_slice, erase_unused, function_blocks, producer_of
 from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import U8, Array
 from ...numerics.requantization import Requantization
@@ -157,12 +158,9 @@ def _functions_of(
     module: Operation, module_globals: ModuleGlobals, requantization: Requantization
 ) -> list[list[_ByteFunction]]:
     """The functions of bytes that pay, or are the identity, of each block of a module."""
-    operations = [each.operation for each in module.regions[0].blocks[0].operations]
-    functions = [each for each in operations if each.name == "func.func"]
     return [
         _functions_of_block(block, module_globals, requantization)
-        for op in functions
-        for block in op.regions[0].blocks
+        for block in function_blocks(module)
     ]
 
 
@@ -179,6 +177,9 @@ def _functions_of_block(
         operand = _operand_of(op, operands)
         if operand is not None:
             operands[op.results[0]] = operand
+    producers = defaultdict[Value, set[Operation]](set)
+    for result, operand in operands.items():
+        producers[operand].add(result.owner.operation)
     functions, absorbed = list[_ByteFunction](), set[Operation]()
     for result in reversed(operands):
         root, operand = result.owner.operation, operands[result]
@@ -186,7 +187,9 @@ def _functions_of_block(
             continue
         if is_invariant(operand, module_globals):
             continue  # IREE computes invariants once
-        function = _ByteFunction(operand, tuple(_between(root, operand)), requantization)
+        includes = producers[operand].__contains__
+        slice_ = backward_slice(root, includes)
+        function = _ByteFunction(operand, tuple(slice_), requantization)
         if not function.pays and not function.is_identity:
             continue
         functions.append(function)
@@ -218,16 +221,3 @@ def _read(op: Operation) -> list[Value]:
     """The operands of an operation that are neither parameters nor constants of one number."""
     values = [value for value in op.operands if not is_parameter(value, op)]
     return [value for value in values if uniform_number(value) is None]
-
-
-def _between(root: Operation, operand: Value) -> list[Operation]:
-    """The operations that compute a result from an operand, each after its operands."""
-    order, pending = dict[Operation, None](), [root]
-    while pending:
-        read = [value.owner.operation for value in _read(pending[-1]) if value != operand]
-        missing = [op for op in read if op not in order]
-        if missing:
-            pending += missing
-        else:
-            order[pending.pop()] = None
-    return list(order)

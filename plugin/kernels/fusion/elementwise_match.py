@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import constant_attribute
 from ...dialects.quant import storage_of_any
+from ...dialects.windows import reducing_operation
 from ...emit.constant_values import is_invariant
 from ...emit.operation import element_of, is_dynamic
 from ...emit.parameters import ModuleGlobals
@@ -234,21 +235,15 @@ def fold_of(op: Operation, tokens: int) -> str | None:
     elements = {small_element(value, tokens) for value in (*op.operands, *op.results)}
     if elements not in ({F32}, {I32}):
         return None
-    body = op.regions[0].blocks[0]
-    inner = [each.operation for each in body.operations]
-    names = [each.name for each in inner]
-    if len(names) != 2 or names[0] not in REDUCTIONS or names[1] != "stablehlo.return":
-        return None
-    if elements == {I32} and names[0] != "stablehlo.add":
+    name = reducing_operation(op)
+    if name not in REDUCTIONS or (elements == {I32} and name != "stablehlo.add"):
         return None
     start = _uniform_number(op.operands[1], tokens)
-    if start is None or start.number != REDUCTIONS[names[0]].neutral:
+    if start is None or start.number != REDUCTIONS[name].neutral:
         return None
     axes = sorted(int(axis) for axis in op.attributes["dimensions"])
     rank = op.operands[0].type.rank
-    has_both = set(inner[0].operands) == set(body.arguments)
-    is_last = bool(axes) and axes == list(range(rank - len(axes), rank))
-    return names[0] if has_both and is_last else None
+    return name if axes and axes == list(range(rank - len(axes), rank)) else None
 
 
 def _uniform_number(value: Value, tokens: int) -> ConstantNode | None:

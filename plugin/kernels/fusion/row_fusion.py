@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from ...core._mlir import Operation, Value, ir
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.kernel import KernelTable
-from ...emit.operation import element_of, erase_unused, values_read
+from ...emit.operation import element_of, erase_unused, function_blocks, values_read
 from ...numerics.element_types import F32, I8
 from ..cpu.expression import ExpressionBody
 from ..cpu.row_program import RowProgram, RowStage
@@ -57,10 +57,7 @@ def fuse_rows(kernels: KernelTable, module: Operation, lanes: int) -> None:
     This is for the functions of a module, without the bodies of loops; a vector has `lanes` f32
     lanes.
     """
-    functions = [each.operation for each in module.regions[0].blocks[0].operations]
-    for block in [
-        block for op in functions if op.name == "func.func" for block in op.regions[0].blocks
-    ]:
+    for block in list(function_blocks(module)):
         operations = [each.operation for each in block.operations]
         reductions = [op for op in operations if fold_of(op, _MAX_TOKENS)]
         if not reductions:

@@ -14,7 +14,14 @@ from typing import TypeVar
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
-from ...dialects.windows import dot_axes, free_axes, pad_amounts, window_padding, window_steps
+from ...dialects.windows import (
+    dot_axes,
+    free_axes,
+    has_reversal,
+    pad_amounts,
+    window_padding,
+    window_steps,
+)
 from ...emit.constant_values import constant_elements
 from ...emit.operation import producer_named
 from ...emit.parameters import ModuleGlobals
@@ -103,7 +110,7 @@ class ConvMatch:
             return MatchFailure(f"its {groups} groups do not fill whole vectors")
         if window_steps(op, "lhs_dilation", rank) != [1] * rank:
             return MatchFailure("it has an lhs_dilation")
-        if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
+        if has_reversal(op):
             return MatchFailure("it has a window_reversal")
         if rank not in (1, 2):
             return MatchFailure(f"it has {rank} spatial dimensions, not 1 or 2")

@@ -75,7 +75,7 @@ class FloatConvMatch(ConvMatch):
 
     def has_vector_groups(self, target: InstructionSet) -> bool:
         """True if each group has whole vectors of output channels."""
-        return bool(self.groups and self.weight_shape[0] // self.groups % target.lanes == 0)
+        return self.weight_shape[0] // self.groups % target.lanes == 0
 
     def is_by_lanes(self, target: InstructionSet) -> bool:
         """True if a lane has an output channel, and its group is in the same vector.

@@ -16,17 +16,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...core._mlir import Value
+from ...core._mlir import Value, ir
 from ...dialects.windows import pad_amounts
+from ...emit import stablehlo
 from ...emit.constant_values import uniform_number
 from ...emit.operation import element_of, producer_of
+from ...emit.trace import traced
 from ...numerics.element_types import F32, I8, I16, I32, Array
 
 _CONVERT, _AND, _SUBTRACT = "stablehlo.convert", "stablehlo.and", "stablehlo.subtract"
 _PAD, _TRANSPOSE = "stablehlo.pad", "stablehlo.transpose"
 _SIGN = 0x80
-MAX_BYTE = 0xFF
+_MAX_BYTE = 0xFF
 """The greatest unsigned byte, with which signless bytes are masked."""
+_ELEMENTS = ("f32", "i8", "i16", "i32")
+"""Element types of operands: f32, bytes, and widened bytes."""
 READ_THROUGH = (_CONVERT, _AND, _SUBTRACT, _PAD, _TRANSPOSE, "stablehlo.constant")
 """Operations between the images of a kernel and the reduction."""
 
@@ -54,6 +58,8 @@ class Images:
     @classmethod
     def of(cls, operand: Value) -> Images | None:
         """The images of a reduction's operand; None if they are neither f32 nor bytes."""
+        if str(operand.type.element_type) not in _ELEMENTS:
+            return None
         rank = operand.type.rank
         images = cls(operand, list(range(rank)), np.zeros((rank, 2), np.int64), [])
         while images._skip():
@@ -70,6 +76,21 @@ class Images:
         is_byte = least <= self.zero_point < least + 2 * _SIGN
         return (self.zero_point + _SIGN) % (2 * _SIGN) - _SIGN if is_byte else None
 
+    def as_read(self, value: Value, operand_type: ir.RankedTensorType) -> Value:
+        """Emit the conversion of images to the elements of the reduction's operand.
+
+        Args:
+            value: images, or others with their elements and zero point.
+            operand_type: the type of the operand; its shape is not read.
+        """
+        element = operand_type.element_type
+        if value.type.element_type == element:
+            return value
+        wide = traced(stablehlo.convert(value, element))
+        if self.is_unsigned:
+            wide = wide & _MAX_BYTE
+        return (wide - self.zero_point if self.zero_point else wide).value
+
     def _skip(self) -> bool:
         """Read through the operation that computes the images; False if that is not possible."""
         op = producer_of(self.value)
@@ -85,17 +106,19 @@ class Images:
             if number is None or interior.any() or min(low.min(), high.min()) < 0:
                 return False
             self.padding += np.stack([low, high], 1)[self.order]
-            unsigned = int(number) & MAX_BYTE if self.is_unsigned else number.item()
+            unsigned = int(number) & _MAX_BYTE if self.is_unsigned else number.item()
             self.padding_values.append(unsigned - self.zero_point)
         elif op.name == _CONVERT:
+            if str(source.type.element_type) not in ("i8", "i16"):  # others may have no element_of
+                return False
             narrow, wide = element_of(source.type), element_of(self.value.type)
             is_extension = wide.is_integer and wide.bits > narrow.bits
-            if not is_extension or narrow not in ((I8,) if self.is_unsigned else (I8, I16)):
+            if not is_extension or (self.is_unsigned and narrow != I8):
                 return False
         elif number is None or element_of(source.type) not in (I16, I32) or self.is_unsigned:
             return False
         elif op.name == _AND:
-            if number != MAX_BYTE:
+            if number != _MAX_BYTE:
                 return False
             self.is_unsigned = True
         else:

@@ -20,21 +20,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
-from ...dialects.windows import window_padding, window_steps
+from ...dialects.windows import reducing_operation, window_padding, window_steps
 from ...emit import stablehlo
 from ...emit.constant_values import uniform_number
 from ...emit.kernel import KernelTable
 from ...emit.operation import element_of, erase_unused, mlir_type, producer_of, with_element
-from ...emit.trace import traced
 from ...numerics.element_types import F32, I8, I32, U8
 from ..conv_geometry import ConvAxis
 from ..cpu.pooling import PoolingKernel
-from .images import MAX_BYTE, READ_THROUGH, Images
+from .images import READ_THROUGH, Images
 
 _CONVERT, _TRANSPOSE = "stablehlo.convert", "stablehlo.transpose"
 _MAXIMUM, _ADD = "stablehlo.maximum", "stablehlo.add"
-_ELEMENTS = ("f32", "i8", "i16", "i32")
-"""Element types of reductions that have a kernel, which reads f32 or bytes."""
 _MIN_CHANNELS = 4
 """With fewer channels, vectors of channels are not worth a kernel."""
 
@@ -65,8 +62,6 @@ class _PoolingMatch:
         """Match an operation; None if it has no kernel."""
         if len(op.operands) != 2 or not all(v.type.has_static_shape for v in op.operands):
             return None
-        if str(op.operands[0].type.element_type) not in _ELEMENTS:
-            return None
         rank = op.operands[0].type.rank
         windows, strides, dilations, base = (
             window_steps(op, name, rank)
@@ -78,9 +73,14 @@ class _PoolingMatch:
             )
         )
         is_plain = set(dilations) == set(base) == {1} and windows[0] == windows[-1] == 1
-        reduction = _reduction(op)
+        reduction = reducing_operation(op)
         images = Images.of(op.operands[0]) if is_plain and rank in (3, 4) else None
-        if images is None or reduction is None or strides[0] != 1 or strides[-1] != 1:
+        if (
+            images is None
+            or reduction not in (_MAXIMUM, _ADD)
+            or strides[0] != 1
+            or strides[-1] != 1
+        ):
             return None
         shape = [int(images.value.type.shape[axis]) for axis in images.order]
         padding = images.padding + window_padding(op, rank)
@@ -103,7 +103,8 @@ class _PoolingMatch:
         numbers = [*self.images.padding_values, initial.item()]
         element = element_of(self.op.results[0].type)
         if self.is_sum:
-            return element in (F32, I32) and set(numbers) == {0}
+            has_negative_zero = any(math.copysign(1, number) < 0 for number in numbers)
+            return element in (F32, I32) and set(numbers) == {0} and not has_negative_zero
         if element == F32:
             return all(number == -math.inf for number in numbers)
         least = 0 if self.images.is_unsigned else np.iinfo(np.int8).min
@@ -121,31 +122,17 @@ class _PoolingMatch:
             *(images.zero_point if self.is_sum else 0, lanes),
         )
         type_ = self.op.results[0].type
-        own_type = with_element(type_, mlir_type(I8 if element == U8 else kernel.result_element))
-        if self.is_sum:
-            own_type = type_
+        own_type = with_element(type_, mlir_type(kernel.result_element))
         with ir.InsertionPoint(self.op), self.op.location:
             operand = images.value
             if images.order != sorted(images.order):
                 operand = stablehlo.transpose(operand, images.order)
             [result] = kernels.call(kernel, kernel.kernel(), [operand], [own_type], 0)
-            if self.is_sum or element == F32 or own_type == type_:
+            if own_type == type_:
                 return result
             if not images.zero_point:
                 _replace_narrowed(self.op.results[0], result)
-            wide = traced(stablehlo.convert(result, type_.element_type))
-            wide = wide & MAX_BYTE if images.is_unsigned else wide
-            return (wide - images.zero_point if images.zero_point else wide).value
-
-
-def _reduction(op: Operation) -> str | None:
-    """The operation that a window is reduced by; None for others than a maximum or a sum."""
-    body = op.regions[0].blocks[0]
-    names = [each.operation.name for each in body.operations]
-    if len(names) != 2 or names[0] not in (_MAXIMUM, _ADD):
-        return None
-    has_both = set(body.operations[0].operation.operands) == set(body.arguments)
-    return names[0] if has_both else None
+            return images.as_read(result, type_)
 
 
 def _replace_narrowed(wide: Value, narrow: Value) -> None:

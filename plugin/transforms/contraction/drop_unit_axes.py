@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from ...core._mlir import Operation, Value, ir, stablehlo
 from ...dialects.dense import constant_array
-from ...dialects.windows import pad_amounts, window_padding, window_steps
+from ...dialects.windows import has_reversal, pad_amounts, window_padding, window_steps
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import dense, integers, producer_named
 
@@ -46,7 +46,7 @@ def drop_unit_axis(op: Operation) -> Operation | None:
     if len(sides[0]) != 2 or len(uses) != 1 or uses[0].owner.operation.name != _RESHAPE:
         return None
     reshape, padding = uses[0].owner.operation, window_padding(op, 2)
-    if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
+    if has_reversal(op):
         return None
     shape = [int(size) for size in reshape.results[0].type.shape]
     for number in (0, 1):

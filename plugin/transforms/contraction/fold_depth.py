@@ -28,12 +28,11 @@ import numpy as np
 
 from ...core._mlir import Operation, Value, stablehlo
 from ...dialects.dense import constant_array
-from ...dialects.windows import window_padding, window_steps
+from ...dialects.windows import has_reversal, window_padding, window_steps
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import dense, integers, mlir_type, tensor_type
-from ...emit.trace import traced
 from ...kernels.conv_geometry import ConvAxis
-from ...kernels.select.images import MAX_BYTE, Images
+from ...kernels.select.images import Images
 from ...numerics.element_types import I64
 
 
@@ -67,7 +66,7 @@ def fold_depth(op: Operation) -> Value | None:
     value = _taps_as_channels(value, depth, images)
     batch = [int(value.type.shape[0]), depth.outputs]
     value = emit_stablehlo.reshape(value, [batch[0] * batch[1], *map(int, value.type.shape[2:])])
-    value = _widened(value, images, op.operands[0])
+    value = images.as_read(value, op.operands[0].type)
     if padding[1:].any():
         low, high = ([0, *map(int, padding[1:, side]), 0] for side in (0, 1))
         value = emit_stablehlo.pad(value, low, high)
@@ -94,8 +93,7 @@ def _is_plain(op: Operation) -> bool:
     if op.name != "stablehlo.convolution" or not all(type_.has_static_shape for type_ in types):
         return False
     groups = [int(op.attributes[f"{kind}_group_count"].value) for kind in ("feature", "batch")]
-    reversal = str(op.attributes["window_reversal"]) if "window_reversal" in op.attributes else ""
-    has_axes = types[0].rank == 5 and groups == [1, 1] and "true" not in reversal
+    has_axes = types[0].rank == 5 and groups == [1, 1] and not has_reversal(op)
     return has_axes and window_steps(op, "lhs_dilation", 3) == [1, 1, 1]
 
 
@@ -109,7 +107,7 @@ def _folded_weight(weight: Value, numbers: stablehlo.ConvDimensionNumbers) -> Va
     images = Images.of(weight)
     if images is not None and not images.padding.any():
         folded = emit_stablehlo.reshape(_ordered(images, axes), shape)
-        return _widened(folded, images, weight)
+        return images.as_read(folded, weight.type)
     constant = constant_array(weight)
     if constant is None:
         return None
@@ -138,14 +136,3 @@ def _taps_as_channels(value: Value, depth: ConvAxis, images: Images) -> Value:
         starts, ends = [0, first, 0, 0, 0], [shape[0], end, *shape[2:]]
         taps.append(emit_stablehlo.slice_(value, starts, ends, [1, depth.stride, 1, 1, 1]))
     return taps[0] if len(taps) == 1 else emit_stablehlo.concatenate(taps, 4)
-
-
-def _widened(value: Value, images: Images, operand: Value) -> Value:
-    """Widen bytes, and subtract their zero point, as the convolution's operand does."""
-    element = operand.type.element_type
-    if value.type.element_type == element:
-        return value
-    wide = traced(emit_stablehlo.convert(value, element))
-    if images.is_unsigned:
-        wide = wide & MAX_BYTE
-    return (wide - images.zero_point if images.zero_point else wide).value

@@ -41,7 +41,7 @@ from ...dialects.dense import dense_of_array
 from ...dialects.quant import DCASTS, SCASTS, any_type_of, parameters_of
 from ...dialects.stablehlo import CONTRACTIONS
 from ...dialects.subquant import UNPACK, operands_of
-from ...dialects.windows import dot_loops, edge_padding, window_padding, window_steps
+from ...dialects.windows import dot_loops, edge_padding, has_reversal, window_padding, window_steps
 from ...emit import linalg, stored
 from ...emit import stablehlo as emit_stablehlo
 from ...emit import subquant as emit_subquant
@@ -409,7 +409,7 @@ def _why_no_windows(op: Operation, number: int, weight: _Weight) -> str | None:
         return "has groups"
     if window_steps(op, "lhs_dilation", len(inner)) != [1] * len(inner):
         return "dilates its left operand"
-    if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
+    if has_reversal(op):
         return "reverses its window"
     if any(weight.has_blocks(axis) for axis in inner):
         return "has blocks along its window"

@@ -20,6 +20,7 @@ or is broadcast from fewer axes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -34,7 +35,6 @@ from ...emit.operation import (
     integers,
     is_used,
     producer_of,
-    splat,
     tensor_type,
     with_shape,
 )
@@ -114,7 +114,9 @@ def _moved(op: Operation, order: Sequence[int]) -> Value | None:
     if any(value is None for value in operands):
         return None
     parameters = list(op.operands)[count:]
-    if op.name in (QUANTIZE, DEQUANTIZE) and any(_size(value) != 1 for value in parameters):
+    if op.name in (QUANTIZE, DEQUANTIZE) and any(
+        math.prod(value.type.shape) != 1 for value in parameters
+    ):
         return None
     sources = [value for value in operands if value is not None]
     if op.name == _CONCATENATE:
@@ -133,13 +135,6 @@ def _before(numbers: Sequence[_T], order: Sequence[int]) -> list[_T]:
     return [numbers[order.index(axis)] for axis in range(len(order))]
 
 
-def _size(value: Value) -> int:
-    size = 1
-    for each in value.type.shape:
-        size *= int(each)
-    return size
-
-
 def _operand(value: Value, order: Sequence[int]) -> Value | None:
     """An operand before a transpose; None if it is neither transposed so nor broadcast."""
     op, type_ = producer_of(value), value.type
@@ -156,7 +151,8 @@ def _operand(value: Value, order: Sequence[int]) -> Value | None:
     attribute = splat_attribute(value, ())
     if attribute is not None:
         own_type = tensor_type(shape, type_.element_type)
-        return emit_stablehlo.constant_of(splat(attribute.get_splat_value().value, own_type))
+        number = attribute.get_splat_value()
+        return emit_stablehlo.constant_of(ir.DenseElementsAttr.get_splat(own_type, number))
     if op.name == _BROADCAST and op.operands[0].type.rank < len(order):
         axes = [order[int(axis)] for axis in op.attributes["broadcast_dimensions"]]
         return emit_stablehlo.broadcast(op.operands[0], with_shape(type_, shape), axes)
@@ -170,7 +166,7 @@ def _gather(op: Operation, order: Sequence[int]) -> Value | None:
     if gather is None or source is None or gather.indices.type.rank > 2:
         return None
     remaining = [axis for axis in range(len(order)) if axis != gather.axis]
-    size = _size(gather.indices)
+    size = math.prod(map(int, gather.indices.type.shape))
     if gather.offsets != remaining or op.results[0].type.shape[gather.axis] != size:
         return None
     indices = emit_stablehlo.reshape(gather.indices, [size])

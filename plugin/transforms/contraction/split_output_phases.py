@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
-from ...dialects.windows import pad_amounts, window_padding, window_steps
+from ...dialects.windows import has_reversal, pad_amounts, window_padding, window_steps
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import constant_elements
 from ...emit.operation import dense, producer_named, tensor_type
@@ -100,7 +100,7 @@ def split_output_phases(op: Operation, module_globals: ModuleGlobals) -> Value |
     rank = len(spatial)
     groups = [int(op.attributes[f"{kind}_group_count"].value) for kind in ("feature", "batch")]
     steps = [window_steps(op, name, rank) for name in ("window_strides", "rhs_dilation")]
-    if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
+    if has_reversal(op):
         return None
     if groups != [1, 1] or any(step != 1 for each in steps for step in each):
         return None
