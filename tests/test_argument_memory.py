@@ -155,6 +155,26 @@ def test_results_of_contractions_are_fresh(cpu: Device) -> None:
         assert not np.shares_memory(one, other)
 
 
+@pytest.mark.parametrize("bits", [4, 8, 16, 32, 64])
+def test_unsigned_results_have_their_numbers(bits: int, cpu: Device, as_users_call: None) -> None:
+    """Integers of whole bytes are returned as they lie in memory, in every way of calling."""
+    type_ = f"tensor<2x20000xui{bits}>"
+    text = (
+        f"func.func @main(%x: {type_}) -> {type_} {{\n  %y = stablehlo.not %x : {type_}\n"
+        f"  return %y : {type_}\n}}"
+    )
+    main = compile_for(text, cpu).main
+    dtype = np.dtype(f"u{max(bits // 8, 1)}")
+    x = np.random.default_rng(0).integers(0, 1 << bits, (2, 20000), dtype)
+    expected = ~x & dtype.type((1 << bits) - 1)
+    for result in [*(main(x) for _ in range(3)), main(x, resident=True), main.bind(x)()]:
+        array = result if isinstance(result, np.ndarray) else result.numpy()
+        assert array.dtype == dtype
+        np.testing.assert_array_equal(array, expected)
+    main(x)[...] = 0  # it is the caller's
+    np.testing.assert_array_equal(main(x), expected)
+
+
 @pytest.fixture
 def lent(monkeypatch: pytest.MonkeyPatch, as_users_call: None) -> Iterator[list[int]]:
     """The addresses of lent arrays."""

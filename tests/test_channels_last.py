@@ -1,7 +1,7 @@
 """Pooling between convolutions of NCHW images is computed with the channels last.
 
-See `subquant.transforms.contraction.channels_last`. Expected numbers are NumPy's; floats are small
-integers, so that sums are exact.
+See `subquant.transforms.contraction.sink_transposes`. Expected numbers are NumPy's; floats are
+small integers, so that sums are exact.
 """
 
 from __future__ import annotations

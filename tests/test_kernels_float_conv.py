@@ -1,4 +1,4 @@
-"""Float convolutions and matrix products with a constant weight, by the kernel of `F32Conv`.
+"""Float convolutions and matrix products, by the kernel of `F32Conv`.
 
 Operands are small integers, so that each sum is exact in f32 whatever its order: results are those
 of NumPy in float64.
@@ -187,6 +187,43 @@ def test_matrix_products_are_exact_sums(shape, instructions):
     x = np.random.default_rng(0).integers(-4, 5, shape[:2]).astype(np.float32)
     actual = main_of(text, kernels=instructions)(x)
     np.testing.assert_array_equal(actual, x.astype(np.float64) @ weight)
+
+
+@pytest.mark.parametrize("instructions", SOME)
+@pytest.mark.parametrize("sizes", [(3, 20, 33, 70), (1, 8, 16, 48), (6, 9, 50, 5)], ids=str)
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.share(6)
+def test_batches_of_two_computed_operands_are_exact_sums(sizes, is_transposed, instructions):
+    """The products of attention: each has a weight of its own, which the program packs."""
+    batches, m, k, n = sizes
+    rng = np.random.default_rng(0)
+    x = rng.integers(-4, 5, (batches, m, k)).astype(np.float32)
+    w = rng.integers(-4, 5, (batches, n, k) if is_transposed else (batches, k, n))
+    w = w.astype(np.float32)
+    left, right, result = (f"tensor<{'x'.join(map(str, shape))}xf32>"
+                           for shape in (x.shape, w.shape, (batches, m, n)))  # fmt: skip
+    text = f"""
+func.func @main(%x: {left}, %w: {right}) -> {result} {{
+  %a = stablehlo.add %w, %w : {right}
+  %y = stablehlo.dot_general %x, %a, batching_dims = [0] x [0],
+    contracting_dims = [2] x [{2 if is_transposed else 1}] : ({left}, {right}) -> {result}
+  return %y : {result}
+}}"""
+    assert "@f32_conv" in lowered_text(text, kernels=instructions)
+    expected = 2 * x.astype(np.float64) @ (w.swapaxes(1, 2) if is_transposed else w)
+    np.testing.assert_array_equal(main_of(text, kernels=instructions)(x, w), expected)
+
+
+def test_a_computed_weight_of_few_rows_is_not_packed():
+    """Packing reads and writes the weight, and the product reads it once."""
+    text = """
+func.func @main(%x: tensor<4x64xf32>, %w: tensor<64x64xf32>) -> tensor<4x64xf32> {
+  %a = stablehlo.add %w, %w : tensor<64x64xf32>
+  %y = stablehlo.dot_general %x, %a, contracting_dims = [1] x [0]
+    : (tensor<4x64xf32>, tensor<64x64xf32>) -> tensor<4x64xf32>
+  return %y : tensor<4x64xf32>
+}"""
+    assert "@f32_conv" not in lowered_text(text, kernels="avx2")
 
 
 def test_padding_of_another_value_than_zero_stays_an_operation():

@@ -225,8 +225,14 @@ def test_nan_is_a_maximum() -> None:
 def test_chained_pooling_of_quantized_images_has_no_arithmetic() -> None:
     """Casts between two maxima with one scale are the identity."""
     constants = {"s": np.array(0.1, np.float32), "z": np.array(12, np.uint8)}
-    constants |= {"w": drawn(8, 16, 1, 1), "wz": np.array(0, np.int8)}
-    nodes, value = [node("DequantizeLinear", ["w", "s", "wz"], ["v"])], "x"
+    constants |= {"w": 10 * np.eye(16, dtype=np.int8)[:, :, None, None]}
+    constants |= {"wz": np.array(0, np.int8)}
+    nodes, value = [node("DequantizeLinear", ["w", "s", "wz"], ["v"])], "first"
+    nodes += [
+        node("DequantizeLinear", ["x", "s", "z"], ["x real"]),
+        node("Conv", ["x real", "v"], ["first real"]),
+        node("QuantizeLinear", ["first real", "s", "z"], ["first"]),
+    ]
     for name in ("a", "b"):
         nodes += [
             node("DequantizeLinear", [value, "s", "z"], [f"{name} real"]),
@@ -241,7 +247,7 @@ def test_chained_pooling_of_quantized_images_has_no_arithmetic() -> None:
         node("Conv", ["real", "v"], ["y"]),
     ]
     inputs = {"x": ("UINT8", (1, 16, 20, 20))}
-    outputs = {"b": ("UINT8", (1, 16, 20, 20)), "y": ("FLOAT", (1, 8, 20, 20))}
+    outputs = {"b": ("UINT8", (1, 16, 20, 20)), "y": ("FLOAT", (1, 16, 20, 20))}
     text = text_of(model(nodes, inputs, outputs, constants))
     lowered = lowered_text(text, fuse_below_macs=0)
     calls = re.findall(r'(%\d+) = "flow.dispatch"\((%\d+)\) .*@pooling::@pooling', lowered)

@@ -75,6 +75,13 @@ def program(x, mask, scale, weight):
     )
 
 
+def test_a_softmax_alone_is_a_kernel(cpu):
+    x = np.random.default_rng(0).standard_normal((7, 50)).astype(np.float32)
+    module = trace_function(softmax, x)
+    assert "@row_program" in compile_to_bytes(module, CompileOptions(), emit="mlir").decode()
+    np.testing.assert_allclose(main_of(str(module))(x), softmax(x.astype(np.float64)), rtol=1e-6)
+
+
 def test_rows_of_vectors_and_a_rest(cpu):
     for columns in (36, 100):
         rng = np.random.default_rng(columns)

@@ -342,11 +342,19 @@ def user_array_of_result(array: Array, type_: ValueType, quantized_io: bool) -> 
     parameters = type_.parameters
     if parameters is None:
         unsigned = re.fullmatch(r"ui(\d+)", type_.element)
-        if unsigned and int(unsigned.group(1)) < 64:  # narrow ones are held sign-extended
-            array = np.asarray(array.astype(np.int64) & ((1 << int(unsigned.group(1))) - 1))
+        if unsigned:
+            array = _unsigned(array, int(unsigned.group(1)))
         return array.astype(element_type(type_.element).dtype, copy=False).reshape(array.shape)
     storage = parameters.storage
     if not storage.signed:
-        array = np.asarray(array.astype(np.int64) & ((1 << storage.width) - 1))
-    stored = array.astype(storage.dtype)
+        array = _unsigned(array, storage.width)
+    stored = array.astype(storage.dtype, copy=False)
     return dequantize(stored, parameters) if quantized_io else stored
+
+
+def _unsigned(array: Array, width: int) -> Array:
+    """Return the numbers of integers of `width` bits without a sign, which are sign-extended."""
+    size = array.dtype.itemsize
+    if width == 8 * size:
+        return array.view(f"u{size}")
+    return np.asarray(array.astype(np.int64) & ((1 << width) - 1))

@@ -237,7 +237,7 @@ class Result:
             and element_type(type_.element).dtype == self.dtype
         )
         size = 0 if self.shape is None else math.prod(self.shape) * self.dtype.itemsize
-        returned = self.dtype if self._is_final else _storage_dtype(type_)
+        returned = self.dtype if self._is_final else _unconverted_dtype(type_)
         is_whole = returned is not None and returned.itemsize == self.dtype.itemsize
         self.direct = returned if is_whole and size else None
         self.is_small = size > 0 and not is_large(size)
@@ -268,10 +268,13 @@ class Result:
         return array if self._is_final else user_array_of_result(array, self.type, quantized_io)
 
 
-def _storage_dtype(type_: ValueType) -> DType | None:
-    """Return the dtype of storage values that NumPy stores alike; None for others."""
-    if type_.parameters is None or type_.plane_bits is not None:
+def _unconverted_dtype(type_: ValueType) -> DType | None:
+    """Return the dtype of unsigned integers and storage values that NumPy stores alike, or None."""
+    if type_.plane_bits is not None:
         return None
+    if type_.parameters is None:
+        element = element_type(type_.element)
+        return element.dtype if type_.element == f"ui{8 * element.dtype.itemsize}" else None
     storage = type_.parameters.storage
     is_same = storage.signed or storage.width == 8 * storage.dtype.itemsize
     return storage.dtype if is_same else None

@@ -75,10 +75,12 @@ class F32Conv(ConvGemm):
     Attributes:
         mr: MR, the output pixels of a register tile.
         groups: groups of channels, each with whole tiles of output channels of its own.
+        batches: number of weights; each output row is of a product with a weight of its own.
     """
 
     mr: int = 1
     groups: int = 1
+    batches: int = 1
 
     def kernel(self) -> Kernel:
         """Build the kernel.
@@ -87,7 +89,7 @@ class F32Conv(ConvGemm):
         """
         tiles, pixels = self.tiles, self.geometry.output_pixels
         bindings = [
-            Binding((tiles.count, tiles.k, tiles.nr), F32),
+            Binding((self.batches * tiles.count, tiles.k, tiles.nr), F32),
             Binding((self.geometry.input_pixels * self.channels,), F32),
             *epilogue_bindings(
                 self.epilogue, tiles.count * tiles.nr, self.result_shape, accumulator=F32
@@ -161,7 +163,8 @@ class _RegisterTile:
         """Add the products of a k of the weight with the activations at a position."""
         conv, lanes, vectors = self.conv, self.conv.tiles.lanes, self.conv.tiles.vectors
         weight, activations, *_ = self.memories
-        index, step = [self.tile.value, number.value], conv.geometry.column_stride * conv.channels
+        tile = self.tile if conv.batches == 1 else self.row * conv.tiles.count + self.tile
+        index, step = [tile.value, number.value], conv.geometry.column_stride * conv.channels
         weights = [load(weight, [*index, vector * lanes], lanes, F32) for vector in range(vectors)]
         if conv.geometry.output_pixels == 1:  # a GEMV reads each weight once
             prefetched_index = (number + conv.prefetched_k).value

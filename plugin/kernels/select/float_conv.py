@@ -1,4 +1,4 @@
-"""F32 convolutions and matrix products with a constant weight: matcher and call.
+"""F32 convolutions and matrix products: matcher and call.
 
 The operation is a ``stablehlo.convolution`` or ``stablehlo.dot_general`` of f32 (or of f16 or bf16:
 operands are converted to f32, and the sum is rounded once). IREE 3.13 compiles float convolutions
@@ -15,13 +15,13 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir
 from ...emit import ArrayLike
 from ...emit import stablehlo as emit_stablehlo
-from ...emit.constant_values import constant_elements, is_constant
+from ...emit.constant_values import array_of, constant_elements, is_constant
 from ...emit.kernel import MAX_WORKGROUPS, KernelTable, workgroups_per_tile
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.parameters import ModuleGlobals
 from ...emit.trace import traced
 from ...numerics.array_functions import convert
-from ...numerics.element_types import F32, Array
+from ...numerics.element_types import F32, AnyArray, Array
 from ...numerics.requantization import EXACT
 from ..cpu.f32_conv import INT8_MACS_PER_MAC, F32Conv, register_blocking
 from ..cpu.f32_depthwise import F32Depthwise
@@ -38,6 +38,8 @@ _ELEMENTS_PER_COPY_WORKGROUP = 1 << 13
 _MAX_FUSED_OPERATIONS = 8
 """Operations of an epilogue that is applied to each vector of accumulators in its register."""
 _FLOATS = ("f16", "bf16", "f32")
+_MIN_ROWS_OF_COMPUTED_WEIGHT = 8
+"""Rows of activations, at least, for which packing a computed weight pays."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,13 @@ class FloatConvMatch(ConvMatch):
         match = cls.of_shape(op, min_macs)
         if isinstance(match, MatchFailure):
             return match
-        if match.batch_rank:
-            return MatchFailure("it has batch dimensions")
         if not (match.groups == 1 or match.has_vector_groups(target) or match.is_by_lanes(target)):
             return MatchFailure(f"its {match.groups} groups do not fill whole vectors")
         if not is_constant(match.weight, module_globals):
-            return MatchFailure("its weight is not constant")
+            geometry = match.geometry()
+            rows = geometry.output_pixels // match.batches
+            if rows < _MIN_ROWS_OF_COMPUTED_WEIGHT:
+                return MatchFailure(f"its weight is computed, and read for {rows} rows only")
         if match.is_by_lanes(target):  # padding is skipped, whose products with infinities are NaN
             weight = constant_elements(match.weight, module_globals)
             if weight is None or not np.isfinite(weight.astype(np.float32)).all():
@@ -135,7 +138,12 @@ def _call_dense(
     k = geometry.tap_count * channels // match.groups
     tiles = Tiles(8, 1, n, k, target.lanes, vectors, k_pack=1)
     macs = INT8_MACS_PER_MAC * geometry.output_pixels * k * n
-    kernel = F32Conv(tiles, target, geometry, channels, 1, epilogue, mr=mr, groups=match.groups)
+    kernel = F32Conv(
+        *(tiles, target, geometry, channels, 1, epilogue),
+        mr=mr,
+        groups=match.groups,
+        batches=match.batches,
+    )
     register_tiles = kernel.tiles_per_row * geometry.output_rows * geometry.images
     workgroups = min(register_tiles, workgroups_per_tile(macs, tiles.count))
     kernel = replace(kernel, workgroups=workgroups)
@@ -206,14 +214,18 @@ def _call_depthwise(
     return value
 
 
-def _packed(match: FloatConvMatch, module_globals: ModuleGlobals, tiles: Tiles) -> Array:
-    """Return the weight as ``tiles x K x NR``, with zeros for columns after N."""
-    elements = constant_elements(match.weight, module_globals)
-    assert elements is not None  # `FloatConvMatch.of`
-    matrix: Array = convert(elements.transpose(match.weight_axes), F32).reshape((tiles.n, tiles.k))
-    padded = np.pad(matrix, [(0, tiles.count * tiles.nr - tiles.n), (0, 0)])
-    by_tile = padded.reshape((tiles.count, tiles.nr, tiles.k))
-    return np.ascontiguousarray(by_tile.transpose((0, 2, 1)))
+def _packed(match: FloatConvMatch, module_globals: ModuleGlobals, tiles: Tiles) -> AnyArray:
+    """Return the weight as ``(batches * tiles) x K x NR``, with zeros for columns after N."""
+    *batch, columns = match.weight_axes[: match.batch_rank + 1]
+    k_by_n = [*batch, *match.weight_axes[match.batch_rank + 1 :], columns]
+    weight = convert(array_of(match.weight, module_globals), F32).transpose(k_by_n)
+    weight = weight.reshape((match.batches, tiles.k, tiles.n))
+    padding = tiles.count * tiles.nr - tiles.n
+    if padding:
+        weight = np.pad(weight, [(0, 0), (0, 0), (0, padding)])
+    by_tile = weight.reshape((match.batches, tiles.k, tiles.count, tiles.nr))
+    packed = by_tile.transpose((0, 2, 1, 3))
+    return packed.reshape((match.batches * tiles.count, tiles.k, tiles.nr))
 
 
 def _activations(

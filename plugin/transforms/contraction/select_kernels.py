@@ -86,7 +86,6 @@ from ...numerics.element_types import I32
 from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named, producer_named
 from ..quantization.math.contraction import Contraction
-from .channels_last import pool_channels_last
 from .differences import raise_differences
 from .normalize_convolutions import normalize_convolutions
 from .prepack_arguments import clone_for_prepacking, is_computed_from_argument
@@ -94,6 +93,7 @@ from .sink_transposes import sink_transposes
 from .zero_points import correct_zero_points
 
 _INT8 = ("stablehlo.dot_general", "stablehlo.convolution")
+_REDUCTIONS = ("stablehlo.reduce", "stablehlo.reduce_window")
 _ZERO_POINT_SUBTRACTION = {
     *("arith.constant", "stablehlo.and", "stablehlo.broadcast_in_dim", "stablehlo.constant"),
     *("stablehlo.convert", "stablehlo.pad", "stablehlo.reshape", "stablehlo.subtract"),
@@ -176,7 +176,7 @@ class _Selection:
         for op in int8:
             self._contract_storage(op)
         candidates = self._candidates()
-        if not candidates:
+        if not candidates and (self._is_gpu or not named(module, _REDUCTIONS)):
             return UNCHANGED
         functions = [
             op for op in named(module, ["func.func"]) if is_public(op) and len(op.regions[0].blocks)
@@ -200,7 +200,6 @@ class _Selection:
         kernels.merge_equal_calls()
         if not self._is_gpu:
             sink_transposes(module)
-            pool_channels_last(module)
             replace_pooling(kernels, named(module, ["stablehlo.reduce_window"]), self._target.lanes)
         fuses = not self._is_gpu and options.fuse_below_macs > 0
         if fuses and options.rounding == "nearest-even":

@@ -2,8 +2,8 @@
 
 Kernels write images as NHWC, and the programs of ONNX and PyTorch have NCHW: a call is between
 transposes. IREE moves those through elementwise operations only. Here they move through
-concatenations, slices, padding and gathers along an axis, too, until they meet the transpose ahead
-of the next kernel, and both are gone. Before::
+concatenations, slices, padding, windows, and gathers along an axis, too, until they meet the
+transpose ahead of the next kernel, and both are gone. Before::
 
     %a = stablehlo.transpose %x, dims = [0, 3, 1, 2] : ... -> tensor<1x64x56x56xf32>
     %b = stablehlo.transpose %y, dims = [0, 3, 1, 2] : ... -> tensor<1x32x56x56xf32>
@@ -24,6 +24,8 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
+import numpy as np
+
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import splat_attribute
 from ...dialects.quant import is_quantized
@@ -31,6 +33,7 @@ from ...emit import like
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.gathers import AxisGather
 from ...emit.operation import (
+    dense,
     erase_unused,
     integers,
     is_used,
@@ -45,13 +48,18 @@ from ..base import named
 _TRANSPOSE, _BROADCAST = "stablehlo.transpose", "stablehlo.broadcast_in_dim"
 _CONCATENATE, _GATHER = "stablehlo.concatenate", "stablehlo.gather"
 _SLICE, _PAD = "stablehlo.slice", "stablehlo.pad"
+_REDUCE_WINDOW = "stablehlo.reduce_window"
 _BY_AXIS = {
     _SLICE: ("start_indices", "limit_indices", "strides"),
     _PAD: ("edge_padding_low", "edge_padding_high", "interior_padding"),
     QUANTIZE: ("block_sizes",),
     DEQUANTIZE: ("block_sizes",),
+    _REDUCE_WINDOW: (
+        *("window_dimensions", "window_strides", "window_dilations"),
+        *("base_dilations", "padding"),
+    ),
 }
-"""Attributes with a number for each axis; elementwise operations have none."""
+"""Attributes with numbers for each axis; elementwise operations have none."""
 _ELEMENTWISE = frozenset(
     (
         *(name for name in EVALUATED if name.startswith("stablehlo.")),
@@ -107,9 +115,9 @@ def _moved(op: Operation, order: Sequence[int]) -> Value | None:
         return None
     if op.name == _GATHER:
         return _gather(op, order)
-    count = {_PAD: 1, QUANTIZE: 1, DEQUANTIZE: 1, _SLICE: 1}.get(op.name, len(op.operands))
     if op.name not in (_CONCATENATE, *_BY_AXIS, *_ELEMENTWISE):
         return None
+    count = 1 if op.name in _BY_AXIS else len(op.operands)
     operands = [_operand(value, order) for value in list(op.operands)[:count]]
     if any(value is None for value in operands):
         return None
@@ -122,12 +130,21 @@ def _moved(op: Operation, order: Sequence[int]) -> Value | None:
     if op.name == _CONCATENATE:
         return emit_stablehlo.concatenate(sources, order[int(op.attributes["dimension"])])
     attributes = {
-        name: integers(_before([int(n) for n in op.attributes[name]], order))
+        name: _attribute_before(op.attributes[name], order)
         for name in _BY_AXIS.get(op.name, ())
+        if name in op.attributes
     }
     type_ = with_shape(result, _before([int(size) for size in result.shape], order))
-    moved: Value = like(op, [*sources, *parameters], [type_], attributes).results[0]
-    return moved
+    moved = like(op, [*sources, *parameters], [type_], attributes, take_bodies=True)
+    value: Value = moved.results[0]
+    return value
+
+
+def _attribute_before(attribute: ir.Attribute, order: Sequence[int]) -> ir.Attribute:
+    """An attribute with numbers, or pairs of numbers, for each axis, before a transpose."""
+    if isinstance(attribute, ir.DenseIntElementsAttr):  # the padding of windows
+        return dense(np.array(attribute)[np.argsort(order)], attribute.type.element_type)
+    return integers(_before([int(number) for number in attribute], order))
 
 
 def _before(numbers: Sequence[_T], order: Sequence[int]) -> list[_T]:
