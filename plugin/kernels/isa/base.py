@@ -93,7 +93,7 @@ class InstructionSet(ABC):
             hide memory latency better than one: a 4096 x 4096 int4 GEMV takes 0.80 ms without
             prefetch, 0.64 with, 0.56 with four tiles side by side, which is the speed of a plain
             read (Emerald Rapids, one thread).
-        prefetch_bytes_float: the same of a weight of floats.
+        prefetch_bytes_float: the same of a weight of floats, f32 too.
         prefetch_bytes_gemm: the same where a tile is read once for each MR rows.
         prefetch_bytes_int8: the same of an int8 weight, each byte of which is read once.
         k_packs_per_barrier: k-packs between scheduling barriers, of weights of one and of two bit

@@ -118,6 +118,14 @@ class EstimateWork(ModulePass):
         return UNCHANGED  # the attribute is not verified
 
 
+def nanoseconds_of(op: Operation, instructions: str) -> float | None:
+    """Estimate the time of an operation; None for one that has no estimate."""
+    try:
+        return _Estimate(instructions, {}).of_operation(op)
+    except _NoEstimate:
+        return None
+
+
 class _NoEstimate(Exception):
     """The work of an operation cannot be estimated."""
 
@@ -153,12 +161,13 @@ class _Estimate:
                 time, calls = self._of_body(self.functions[name], callers | {name})
                 dispatches += calls
             else:
-                time = self._of_operation(op)
+                time = self.of_operation(op)
                 dispatches += op.name in _CONTRACTIONS or op.name in _OWN_DISPATCH
             nanoseconds += time
         return nanoseconds, dispatches
 
-    def _of_operation(self, op: Operation) -> float:
+    def of_operation(self, op: Operation) -> float:
+        """Return the time of an operation; raise `_NoEstimate` for one without an estimate."""
         if op.name in _FREE:
             return 0.0
         if op.name in _WITHOUT_ESTIMATE or not op.name.startswith(_ESTIMATED_DIALECTS):

@@ -86,6 +86,7 @@ from ...numerics.element_types import I32
 from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named, producer_named
 from ..quantization.math.contraction import Contraction
+from .compute_branches import compute_branches
 from .differences import raise_differences
 from .normalize_convolutions import normalize_convolutions
 from .prepack_arguments import clone_for_prepacking, is_computed_from_argument
@@ -167,6 +168,8 @@ class _Selection:
         for op in named(module, ["stablehlo.dot"]):
             _generalize_dot(op)
         if not self._is_gpu:
+            if options.fuse_below_macs:
+                compute_branches(module, self._instructions)
             normalize_convolutions(module, self._target, self._module_globals, self._min_macs)
         int8 = [] if self._is_gpu else named(module, _INT8)
         if options.fuse_below_macs and not all(
