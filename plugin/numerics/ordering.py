@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from .array_functions import over_time
-from .element_types import AnyArray
+from .array_functions import bits_of, convert, over_time, take
+from .element_types import I32, I64, AnyArray, ElementType
 
-_MAX_RANKED_ELEMENTS = 1024
-"""Elements of which all n**2 pairs are compared, at most.
-
-Of more elements, a loop takes the best one in each iteration.
-"""
-
-
+_MAX_RANKED_PAIRS = 1 << 20
+"""Pairs of elements of all rows that are compared, at most, to order whole rows."""
+_MAX_COUNT_IN_LOOP = 8
+"""The greatest elements, at most, that a loop takes one by one; more are searched together."""
+_DIGIT_BITS = 2
+"""Bits of the least of the greatest keys that a step of the search finds: 3 comparisons with each
+key."""
+_PREFIX_BLOCK = 8
+"""Elements of a block of a prefix sum: see `_prefix_sum`."""
+_SEARCHED_BLOCK = 64
+"""Elements of a block, which is found before the elements in it: see `_positions`."""
 _BLOCK = 256
 """The elements of a row that are reduced together.
 
@@ -41,16 +45,123 @@ def greatest_first(keys: AnyArray, count: int) -> AnyArray:
 
     Keys are int32, int64 or floats without NaN, of two axes; the first of equal ones comes first.
     """
+    rows, length = keys.shape
+    if rows * length * length <= _MAX_RANKED_PAIRS:
+        return _ranked(keys, count)
+    if count <= _MAX_COUNT_IN_LOOP:
+        return _one_by_one(keys, count)
+    # The positions of the greatest keys, in ascending order; then in the order of the keys.
+    integers = keys
+    if keys.dtype.kind == "f":
+        integers = total_order(np.where(keys == 0, np.asarray(0, keys.dtype), keys))
+    positions = _positions(_are_greatest(integers, count), count)
+    starts = np.arange(rows, dtype=np.int32)[:, None] * np.int32(length)
+    greatest = take(keys.reshape(-1), (positions + starts).reshape(-1), 0).reshape((rows, count))
+    order = _ranked(greatest, count)
+    starts = np.arange(rows, dtype=np.int32)[:, None] * np.int32(count)
+    ordered = take(positions.reshape(-1), (order + starts).reshape(-1), 0)
+    return ordered.reshape((rows, count))
+
+
+def ordered_keys(value: AnyArray) -> AnyArray:
+    """Return elements as f32, f64, i32 or i64, in the same order."""
+    element = ElementType.of_dtype(np.dtype(value.dtype))
+    if element.is_float and element.bits < 32:
+        return value.astype(np.float32)
+    if element.is_float or element in (I32, I64):
+        return value
+    if element.bits == 64:
+        return bits_of(value ^ np.uint64(1 << 63), I64)
+    return convert(value, I64 if element.bits == 32 else I32)
+
+
+def total_order(numbers: AnyArray) -> AnyArray:
+    """Return int32 or int64 in the total order of f32 or f64.
+
+    That is -NaN, -infinity, ..., -0, 0, ..., infinity, NaN. Source: IEEE 754-2019, 5.10.
+    """
+    bits = 8 * numbers.dtype.itemsize
+    return in_total_order(bits_of(numbers, ElementType.parse(f"i{bits}")), bits)
+
+
+def in_total_order(integers: AnyArray, bits: int) -> AnyArray:
+    """Return signed integers in the order of the floats whose bits they are: see `total_order`."""
+    return integers ^ ((integers >> (bits - 1)) & ((1 << (bits - 1)) - 1))
+
+
+def _ranked(keys: AnyArray, count: int) -> AnyArray:
+    """The positions of the greatest keys: each at the place that is the number of better ones."""
+    indices = np.arange(keys.shape[1], dtype=np.int32)
+    own, other = keys[:, :, None], keys[:, None, :]
+    is_before = indices[None, :] < indices[:, None]
+    is_better = (other > own) | ((other == own) & is_before)
+    ranks = is_better.astype(np.int32).sum(axis=2, dtype=np.int32)
+    is_there = ranks[:, None, :] == np.arange(count, dtype=np.int32)[:, None]
+    return np.where(is_there, indices, np.int32(0)).sum(axis=2, dtype=np.int32)
+
+
+def _are_greatest(keys: AnyArray, count: int) -> AnyArray:
+    """True for the `count` greatest of the integers of each row; the first of equal ones count."""
+    bits, dtype = 8 * keys.dtype.itemsize, keys.dtype
+    # The least of the greatest keys, from its first bits on.
+    least: AnyArray = np.full((keys.shape[0], 1), np.iinfo(dtype).min, dtype)
+    for shift in range(bits - _DIGIT_BITS, -1, -_DIGIT_BITS):
+        digits = np.arange(1, 1 << _DIGIT_BITS, dtype=np.uint64) << np.uint64(shift)
+        steps = digits.astype(f"u{dtype.itemsize}").view(dtype)
+        candidates = least + steps  # integers wrap
+        reached = _count(keys[:, None, :] >= candidates[:, :, None])
+        least = least + np.where(reached >= count, steps[:1], np.asarray(0, dtype)).sum(
+            axis=1, keepdims=True, dtype=dtype
+        )
+    is_above, is_equal = keys > least, keys == least
+    missing = count - _count(is_above)[:, None]
+    return is_above | (is_equal & (_prefix_counts(is_equal) <= missing))
+
+
+def _positions(mask: AnyArray, count: int) -> AnyArray:
+    """The positions of the `count` true elements of each row: their blocks, then inside."""
+    rows, length = mask.shape
+    blocks = -(-length // _SEARCHED_BLOCK)
+    fill = ((0, 0), (0, blocks * _SEARCHED_BLOCK - length))
+    counts = np.pad(_prefix_counts(mask), fill, constant_values=count)
+    in_blocks = counts.reshape((rows, blocks, _SEARCHED_BLOCK))
+    before = np.arange(count, dtype=np.int32)[:, None]
+    block = _count(in_blocks[:, None, :, -1] <= before)
+    numbers = block + np.arange(rows, dtype=np.int32)[:, None] * np.int32(blocks)
+    searched = take(in_blocks.reshape((-1, _SEARCHED_BLOCK)), numbers.reshape(-1), 0)
+    inside = _count(searched.reshape((rows, count, _SEARCHED_BLOCK)) <= before)
+    return block * np.int32(_SEARCHED_BLOCK) + inside
+
+
+def _count(mask: AnyArray) -> AnyArray:
+    """The number of true elements along the last axis, int32."""
+    return mask.astype(np.int32).sum(axis=-1, dtype=np.int32)
+
+
+def _prefix_counts(mask: AnyArray) -> AnyArray:
+    """Inclusive prefix sums of the rows of a mask, int32."""
+    return _prefix_sum(mask.astype(np.int32))
+
+
+def _prefix_sum(numbers: AnyArray) -> AnyArray:
+    """Inclusive prefix sums of rows of int32: of each block, plus those of the blocks' totals."""
+    rows, length = numbers.shape
+    size = min(_PREFIX_BLOCK, length)
+    blocks = -(-length // size)
+    padded = np.pad(numbers, ((0, 0), (0, blocks * size - length)))
+    in_blocks = padded.reshape((rows, blocks, 1, size))
+    prefix = (in_blocks * np.tri(size, dtype=np.int32)).sum(axis=3, dtype=np.int32)
+    if blocks > 1:
+        totals = _prefix_sum(prefix[:, :, -1])
+        before = np.pad(totals[:, :-1], ((0, 0), (1, 0)))
+        prefix = prefix + before[:, :, None]
+    return prefix.reshape((rows, blocks * size))[:, :length]
+
+
+def _one_by_one(keys: AnyArray, count: int) -> AnyArray:
+    """The positions of the greatest keys, by a loop that takes the best one in each iteration."""
     length = keys.shape[1]
     indices = np.arange(length, dtype=np.int32)
-    if length <= _MAX_RANKED_ELEMENTS:
-        # Each position at the place that is the number of better ones.
-        own, other = keys[:, :, None], keys[:, None, :]
-        is_before = indices[None, :] < indices[:, None]
-        is_better = (other > own) | ((other == own) & is_before)
-        ranks = is_better.astype(np.int32).sum(axis=2, dtype=np.int32)
-        is_there = ranks[:, None, :] == np.arange(count, dtype=np.int32)[:, None]
-        return np.where(is_there, indices, np.int32(0)).sum(axis=2, dtype=np.int32)
     least = keys.dtype.type(-np.inf if keys.dtype.kind == "f" else np.iinfo(keys.dtype).min)
 
     def best_of(is_left: AnyArray | None) -> list[AnyArray]:

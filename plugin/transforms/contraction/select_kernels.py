@@ -82,6 +82,7 @@ from ...kernels.select.gpu import GPU_INSTRUCTIONS, call_gpu, match_gpu
 from ...kernels.select.match_failure import MatchFailure
 from ...kernels.select.match_int8 import Int8Match
 from ...kernels.select.pooling import replace_pooling
+from ...kernels.select.sort import SORT, replace_sorts
 from ...numerics.element_types import I32
 from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named, producer_named
@@ -94,7 +95,8 @@ from .sink_transposes import sink_transposes
 from .zero_points import correct_zero_points
 
 _INT8 = ("stablehlo.dot_general", "stablehlo.convolution")
-_REDUCTIONS = ("stablehlo.reduce", "stablehlo.reduce_window")
+_OTHERS = ("stablehlo.reduce", "stablehlo.reduce_window", SORT)
+"""Operations that have kernels in modules without contractions, too."""
 _ZERO_POINT_SUBTRACTION = {
     *("arith.constant", "stablehlo.and", "stablehlo.broadcast_in_dim", "stablehlo.constant"),
     *("stablehlo.convert", "stablehlo.pad", "stablehlo.reshape", "stablehlo.subtract"),
@@ -179,7 +181,7 @@ class _Selection:
         for op in int8:
             self._contract_storage(op)
         candidates = self._candidates()
-        if not candidates and (self._is_gpu or not named(module, _REDUCTIONS)):
+        if not candidates and (self._is_gpu or not named(module, _OTHERS)):
             return UNCHANGED
         functions = [
             op for op in named(module, ["func.func"]) if is_public(op) and len(op.regions[0].blocks)
@@ -204,6 +206,7 @@ class _Selection:
         if not self._is_gpu:
             sink_transposes(module)
             replace_pooling(kernels, named(module, ["stablehlo.reduce_window"]), self._target.lanes)
+            replace_sorts(kernels, named(module, [SORT]))
         fuses = not self._is_gpu and options.fuse_below_macs > 0
         if fuses and options.rounding == "nearest-even":
             fuse_elementwise(kernels, self._target.lanes)

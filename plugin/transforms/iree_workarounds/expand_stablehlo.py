@@ -84,6 +84,7 @@ from .single_device import SINGLE_DEVICE
 from .special_values import ARCTANGENTS, SPECIAL, expand_arctangent, expand_special
 from .stable_sort import stabilize_sort, use_all_results
 from .summed_squares import separate_squares
+from .top_k import expand_top_k
 from .unsigned_integers import bits_as, is_unsigned, reduce_window_of_bits, signless
 from .unsigned_multiplicands import widen_multiplicands
 from .updates_in_place import UPDATES, separate_updated
@@ -201,6 +202,7 @@ def _dimension_of_bits(op: Operation) -> NoMatch | None:
 
 
 _SHAPES: dict[str, Pattern] = {
+    "chlo.top_k": expand_top_k,
     "stablehlo.broadcast_in_dim": order_broadcast,
     "stablehlo.dynamic_conv": expand_dynamic_conv,
     "stablehlo.dynamic_gather": expand_dynamic_gather,

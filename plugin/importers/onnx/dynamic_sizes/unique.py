@@ -15,9 +15,8 @@ import numpy as np
 
 from ....numerics.array_functions import convert, is_known, take
 from ....numerics.element_types import I32, I64, AnyArray, Array
-from ....numerics.ordering import cumulative
+from ....numerics.ordering import cumulative, ordered_keys
 from ..call import Call, Operand, importer
-from ..reduction.ordering import ordered_keys
 from .bounded_tensor import bounded
 
 _MAX_PAIRS = 1 << 24

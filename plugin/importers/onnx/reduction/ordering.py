@@ -12,23 +12,11 @@ import math
 
 import numpy as np
 
-from ....numerics.array_functions import bits_of, convert, take
-from ....numerics.element_types import I32, I64, AnyArray, ElementType
-from ....numerics.ordering import cumulative, greatest_first
+from ....numerics.array_functions import convert, take
+from ....numerics.element_types import I64, AnyArray
+from ....numerics.ordering import cumulative, greatest_first, ordered_keys
 from ..call import Call, Operand, importer
 from ..elementwise.float_operands import along_axis
-
-
-def ordered_keys(value: AnyArray) -> AnyArray:
-    """Return elements as f32, f64, i32 or i64, in the same order."""
-    element = ElementType.of_dtype(np.dtype(value.dtype))
-    if element.is_float and element.bits < 32:
-        return value.astype(np.float32)
-    if element.is_float or element in (I32, I64):
-        return value
-    if element.bits == 64:
-        return bits_of(value ^ np.uint64(1 << 63), I64)
-    return convert(value, I64 if element.bits == 32 else I32)
 
 
 def _reversed(keys: AnyArray) -> AnyArray:
