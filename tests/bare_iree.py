@@ -23,19 +23,25 @@ CPU_FLAGS = (
 )
 
 
-def compile_bare(module: str | bytes, *flags: str) -> bytes:
-    """Compile text or bytecode with iree-compile; CalledProcessError if IREE refuses it."""
-    command = [compiler_path(), "-", "-o", "-", *(flags or CPU_FLAGS)]
+def compile_bare(module: str | bytes, *flags: str, cpu: str = "host") -> bytes:
+    """Compile text or bytecode with iree-compile; CalledProcessError if IREE refuses it.
+
+    Without flags it is compiled for a CPU.
+    """
+    cpu_flags = (*CPU_FLAGS[:-1], f"--iree-llvmcpu-target-cpu={cpu}")
+    command = [compiler_path(), "-", "-o", "-", *(flags or cpu_flags)]
     data = module.encode() if isinstance(module, str) else module
     return subprocess.run(command, input=data, capture_output=True, check=True).stdout
 
 
-def assert_refused(module: str | bytes, message: bytes, workaround: str) -> None:
+def assert_refused(
+    module: str | bytes, message: bytes, workaround: str, *, cpu: str = "host"
+) -> None:
     """Check in the long suite that IREE, of the pinned version, refuses a module with a message."""
     if not LONG:
         return
     try:
-        compile_bare(module)
+        compile_bare(module, cpu=cpu)
     except subprocess.CalledProcessError as error:
         assert message in error.stderr  # noqa: PT017
     else:

@@ -217,7 +217,9 @@ def test_a_residual_sum_and_its_norm(rows: tuple[int, int], cpu: Device) -> None
 def test_shared_fusions_still_exceed_the_stack() -> None:
     # With the short vectors of older CPUs the tiles are smaller, and fit.
     options = CompileOptions(
-        target_cpu="haswell", iree_flags=("--iree-dispatch-creation-fuse-multi-use=true",)
+        target_cpu="haswell",
+        kernels="none",
+        iree_flags=("--iree-dispatch-creation-fuse-multi-use=true",),
     )
     try:
         compile_to_bytes(RESIDUAL_NORM, options, cache="")
@@ -300,4 +302,31 @@ def test_integers_become_bf16(device: Device, device_name: str) -> None:
 @pytest.mark.long
 def test_conversions_of_integers_to_bf16_are_still_refused() -> None:
     message = b"undefined symbol: __truncsfbf2"
-    assert_refused(TO_BF16, message, "_convert_integers in iree_workarounds/expand_stablehlo.py")
+    workaround = "_convert_integers in iree_workarounds/expand_stablehlo.py"
+    assert_refused(TO_BF16, message, workaround, cpu="haswell")  # newer ones have an instruction
+
+
+COMPUTED_UPDATES = scatter(
+    ((3000, 16), (2000, 1), (2000, 16)),
+    "update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
+    "index_vector_dim = 1",
+).replace('"stablehlo.scatter"(%0, %1, %2)', '"stablehlo.scatter"(%0, %1, %u)')
+COMPUTED_UPDATES = COMPUTED_UPDATES.replace(
+    "  %r:1 =", "  %u = stablehlo.negate %2 : tensor<2000x16xi32>\n  %r:1 =", 1
+)
+
+
+@ON_DEVICES
+def test_large_updates_are_computed_before(device: Device) -> None:
+    rng = np.random.default_rng(0)
+    x, updates = (rng.integers(-99, 99, (n, 16)).astype(np.int32) for n in (3000, 2000))
+    indices = rng.integers(0, 3000, (2000, 1)).astype(np.int32)
+    expected = x.copy()
+    np.subtract.at(expected, indices[:, 0], updates)
+    actual = run(COMPUTED_UPDATES, device, x, indices, updates)
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_computed_updates_are_still_refused() -> None:
+    message = b"exceeded stack allocation limit"
+    assert_refused(COMPUTED_UPDATES, message, "iree_workarounds/scatter_updates.py")

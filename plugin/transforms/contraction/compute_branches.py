@@ -21,6 +21,7 @@ After::
 from __future__ import annotations
 
 from ...core._mlir import Operation, ir
+from ...dialects.quant import is_quantized
 from ...emit.operation import value
 from ..base import named, walk
 from .estimate_work import nanoseconds_of
@@ -39,6 +40,8 @@ def compute_branches(module: Operation, instructions: str) -> None:
     """
     for op in named(module, [_IF]):  # inner ones first
         bodies = [[each.operation for each in region.blocks[0].operations] for region in op.regions]
+        if any(is_quantized(each.type) for each in op.results):
+            continue  # `select` has no rule for them
         inner = [each for body in bodies for each in body[:-1]]
         if any(_may_fail(each) for outer in inner for each in (outer, *walk(outer))):
             continue

@@ -79,6 +79,7 @@ from .returned_booleans import separate_booleans
 from .reversal import expand_reverse
 from .roundings import ROUNDINGS, round_by_addition
 from .scatter_axes import scatter_rows
+from .scatter_updates import separate_updates
 from .select_and_scatter import expand_select_and_scatter
 from .single_device import SINGLE_DEVICE
 from .special_values import ARCTANGENTS, SPECIAL, expand_arctangent, expand_special
@@ -255,7 +256,10 @@ _DYNAMIC: dict[str, Pattern] = {
     "stablehlo.reduce_window": expand_dynamic_window,
 }
 _PADS: dict[str, Pattern] = {"stablehlo.pad": expand_pad}
-_UPDATES: dict[str, Pattern] = {"stablehlo.dynamic_update_slice": expand_dynamic_update}
+_UPDATES: dict[str, Pattern] = {
+    "stablehlo.dynamic_update_slice": expand_dynamic_update,
+    "stablehlo.scatter": separate_updates,
+}
 _F16_ACCUMULATORS: dict[str, Pattern] = {
     "stablehlo.reduce": widen_reduction,
     **dict.fromkeys(CONTRACTIONS, widen_product),

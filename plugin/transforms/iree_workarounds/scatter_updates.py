@@ -1,0 +1,41 @@
+"""Updates of ``scatter`` that are computed, in a dispatch of their own.
+
+Symptom: IREE refuses a ``scatter`` whose updates are computed and take more than 32 KiB
+(llvm-cpu): "exceeded stack allocation limit".
+Cause: IREE 3.13 computes the updates in the dispatch of the ``scatter``, all of them on the stack.
+Test: `test_computed_updates_are_still_refused` in tests/test_iree_limits.py.
+
+Before::
+
+    %u = stablehlo.maximum %x, %zero : tensor<2000x64xf32>
+    %y = "stablehlo.scatter"(%input, %indices, %u) ...
+
+After::
+
+    %u = stablehlo.maximum %x, %zero : tensor<2000x64xf32>
+    %v = iree_tensor_ext.compute_barrier.start %u
+    %y = "stablehlo.scatter"(%input, %indices, %v) ...
+"""
+
+from __future__ import annotations
+
+from ...core._mlir import Operation
+from ...emit import linalg
+from ...emit.operation import byte_size
+from ..base import NoMatch
+
+_MAX_FUSED_BYTES = 4 << 10
+"""The bytes of indices or updates that a ``scatter`` may compute, at most."""
+
+
+def separate_updates(op: Operation) -> NoMatch | None:
+    """Compute large indices and updates of a ``scatter`` before it."""
+    inputs = len(op.results)
+    large = [
+        number
+        for number in range(inputs, len(op.operands))
+        if not op.operands[number].type.has_static_shape
+        or byte_size(op.operands[number].type) > _MAX_FUSED_BYTES
+    ]
+    is_changed = linalg.separate_operands(op, large)
+    return None if is_changed else NoMatch("reads updates that are computed before")
