@@ -368,6 +368,70 @@ def test_grids_are_sampled_as_eager_pytorch_does(rank: int) -> None:
     assert_results_are_close(cases, 1e-6)
 
 
+def test_images_are_resized_as_eager_pytorch_does() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(2, 3, 17, 23, generator=generator)
+    of_rank = {"linear": images[:, :, 0], "trilinear": images[..., None].expand(-1, -1, -1, -1, 2)}
+    cases: Cases = {}
+    for mode in ("linear", "bilinear", "bicubic", "trilinear", "nearest", "nearest-exact"):
+        x = of_rank.get(mode, images)
+        spatial = x.dim() - 2
+        of_mode: list[dict[str, Any]] = [
+            {"size": (20, 9, 1)[:spatial]},
+            {"scale_factor": (0.5, 1.7, 3)[:spatial]},
+            {"scale_factor": 2.0},
+        ]
+        for number, size in enumerate(of_mode if spatial == 2 else of_mode[:1]):
+            has_corners = "linear" in mode or "cubic" in mode
+            for align in ((False, True) if number == 0 else (False,)) if has_corners else (None,):
+                how = dict(size, mode=mode, align_corners=align)
+                cases[f"{mode}_{number}_{align}".replace("-", "_")] = (
+                    lambda x, how=how: nn.functional.interpolate(x, **how),
+                    (x,),
+                )
+    cases["of_f16"] = (
+        lambda x: nn.functional.interpolate(x, scale_factor=2, mode="bilinear"),
+        (images.half(),),
+    )
+    assert_results_are_close(cases, 1e-5)
+
+
+def test_large_updates_are_scattered() -> None:
+    """IREE keeps updates that it computes in the same dispatch on a stack of 32 KiB."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(300, 64, generator=generator)
+    targets = torch.randint(0, 500, (300, 64), generator=generator)
+    images = torch.randn(1, 8, 20, 20, generator=generator)
+    cases: Cases = {
+        "added": (
+            lambda x, i: torch.zeros(500, 64).scatter_add(0, i, torch.relu(x)), (rows, targets)
+        ),
+        "written": (
+            lambda x, i: torch.zeros(500, 64).index_put((i,), torch.relu(x)),
+            (rows, torch.randperm(500, generator=generator)[:300]),
+        ),
+        "folded": (
+            lambda x: nn.functional.fold(nn.functional.unfold(torch.relu(x), 3), (20, 20), 3),
+            (images,),
+        ),
+        "summed": (
+            lambda i, w: nn.functional.embedding_bag(i, torch.relu(w)),
+            (targets[:20, :10] % 300, rows),
+        ),
+    }  # fmt: skip
+    assert_results_are_close(cases, 1e-5)
+
+
+def test_rows_of_more_than_the_stack_are_sorted() -> None:
+    x = torch.randn(2, 9000, generator=torch.Generator().manual_seed(0))
+    cases: Cases = {
+        "sorted": (lambda x: torch.sort(torch.relu(x), dim=1, stable=True), (x,)),
+        "greatest": (lambda x: torch.topk(x, 50, 1), (x,)),
+        "middle": (lambda x: torch.median(x, 1), (x,)),
+    }
+    assert_results_are_close(cases, 0)
+
+
 def test_erfc_is_as_accurate_for_large_numbers() -> None:
     """Relative errors down to the least normal f32; ``1 - erf(x)`` has none above 4."""
     x = torch.linspace(-4, 9.1, 500)

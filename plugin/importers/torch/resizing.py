@@ -1,46 +1,169 @@
-"""Decompositions of ``upsample_nearest`` by a whole factor along dynamic axes.
+"""Decompositions of ``upsample_nearest``, ``upsample_linear`` and ``upsample_bicubic``.
 
-PyTorch's decomposition divides the symbolic size by the size of the result, a quotient that
-torch-mlir does not import. With a constant factor, element ``i`` of an axis is element
-``floor((i + offset) / factor)`` of the input, computed with the reciprocal of the factor in f32.
+PyTorch's decompositions index all axes at once, with an index of each element of the result: a
+bilinear resize of 16 images of 64 x 64 took 30 ms, and 0.4 axis by axis. An element of the result
+is a weighted sum of elements of the input at positions along each axis, which are computed in f32,
+with the reciprocal of a factor. The last axis is first, as in PyTorch's kernels.
 
-Source: ``compute_scales_value`` in ``aten/src/ATen/native/UpSample.h`` of PyTorch 2.13.
+Along dynamic axes only ``upsample_nearest`` by a whole factor is decomposed here.
+
+Source: ``aten/src/ATen/native/UpSample.h`` of PyTorch 2.13: ``compute_scales_value``,
+``area_pixel_compute_source_index``, ``get_cubic_upsample_coefficients``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+
+Tensor: TypeAlias = torch.Tensor
+_A = -0.75
+"""The coefficient of PyTorch's cubic convolution."""
 
 
 def resizing_operators(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """Return the decompositions by operator; those of `table` apply to static sizes."""
+    """Return the decompositions by operator; those of `table` apply to other sizes and types."""
     aten = torch.ops.aten
-    operators = {
+    nearest = {
         **{getattr(aten, f"upsample_nearest{rank}d").vec: 0.0 for rank in (1, 2, 3)},
         **{getattr(aten, f"_upsample_nearest_exact{rank}d").vec: 0.5 for rank in (1, 2, 3)},
     }
-    return {each: _nearest(offset, table[each]) for each, offset in operators.items()}
+    weighted = {
+        aten.upsample_linear1d.vec: _linear_taps,
+        aten.upsample_bilinear2d.vec: _linear_taps,
+        aten.upsample_trilinear3d.vec: _linear_taps,
+        aten.upsample_bicubic2d.vec: _cubic_taps,
+    }
+    return {each: _nearest(offset, table[each]) for each, offset in nearest.items()} | {
+        each: _weighted(taps, table[each]) for each, taps in weighted.items()
+    }
+
+
+def _is_dynamic(extents: Sequence[Any]) -> bool:
+    return any(isinstance(size, torch.SymInt) for size in extents)
+
+
+def _result_sizes(
+    extents: Sequence[int], sizes: Sequence[int] | None, factors: Sequence[float] | None
+) -> list[int]:
+    """The sizes of the result along the resized axes."""
+    if sizes is not None:
+        return list(sizes)
+    return [int(extent * factor) for extent, factor in zip(extents, factors or (), strict=True)]
+
+
+def _scales(
+    extents: Sequence[int], sizes: Sequence[int], factors: Sequence[float] | None
+) -> list[float]:
+    """The steps along the input for one of the result, in f32."""
+    if factors is None:
+        return [
+            float(np.float32(extent) / np.float32(size))
+            for extent, size in zip(extents, sizes, strict=True)
+        ]
+    return [float(np.float32(1.0 / factor)) for factor in factors]
 
 
 def _nearest(offset: float, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the decomposition of an operator; `otherwise` is that of static sizes."""
+    """Return the decomposition of an operator; `otherwise` is that of dynamic sizes."""
 
     def decomposed(
-        values: torch.Tensor, sizes: Sequence[Any] | None, factors: Sequence[float] | None
+        values: Tensor, sizes: Sequence[Any] | None, factors: Sequence[float] | None
     ) -> Any:
         extents = values.shape[2:]
-        is_dynamic = any(isinstance(size, torch.SymInt) for size in extents)
-        if not is_dynamic or factors is None or any(factor != int(factor) for factor in factors):
-            return otherwise(values, sizes, factors)
-        indices: list[torch.Tensor | None] = [None, None]
-        for axis, (extent, factor) in enumerate(zip(extents, factors, strict=True)):
-            along = torch.arange(extent * int(factor), dtype=torch.float32)
-            index = ((along + offset) * (1.0 / factor)).to(torch.int64)
-            index = torch.clamp(index, max=extent - 1)
-            indices.append(index.reshape([-1] + [1] * (len(extents) - 1 - axis)))
-        return torch.ops.aten.index.Tensor(values, indices)
+        if _is_dynamic([*extents, *(sizes or ())]):
+            if factors is None or any(factor != int(factor) for factor in factors):
+                return otherwise(values, sizes, factors)
+            return _by_whole_factors(values, offset, factors)
+        results = _result_sizes(extents, sizes, factors)
+        for axis, scale in reversed(list(enumerate(_scales(extents, results, factors), 2))):
+            extent, size = values.shape[axis], results[axis - 2]
+            index = (torch.arange(size, dtype=torch.float32) + offset) * scale
+            index = torch.clamp(index.to(torch.int64), max=extent - 1)
+            values = torch.index_select(values, axis, index)
+        return values
 
     return decomposed
+
+
+def _by_whole_factors(values: Tensor, offset: float, factors: Sequence[float]) -> Tensor:
+    """Repeat elements along dynamic axes."""
+    extents = values.shape[2:]
+    indices: list[Tensor | None] = [None, None]
+    for axis, (extent, factor) in enumerate(zip(extents, factors, strict=True)):
+        along = torch.arange(extent * int(factor), dtype=torch.float32)
+        index = ((along + offset) * (1.0 / factor)).to(torch.int64)
+        index = torch.clamp(index, max=extent - 1)
+        indices.append(index.reshape([-1] + [1] * (len(extents) - 1 - axis)))
+    result: Tensor = torch.ops.aten.index.Tensor(values, indices)
+    return result
+
+
+_Taps: TypeAlias = Callable[[Tensor], tuple[Tensor, list[tuple[int, Tensor]]]]
+"""The first positions along an axis, f32, and for each tap its distance to them and its weights."""
+
+
+def _weighted(taps: _Taps, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the decomposition of an operator; `otherwise` is that of dynamic sizes and of u8."""
+
+    def decomposed(
+        values: Tensor,
+        sizes: Sequence[Any] | None,
+        align_corners: bool,
+        factors: Sequence[float] | None = None,
+    ) -> Any:
+        extents = values.shape[2:]
+        if _is_dynamic([*extents, *(sizes or ())]) or not values.is_floating_point():
+            return otherwise(values, sizes, align_corners, factors)
+        results = _result_sizes(extents, sizes, factors)
+        scales = _scales(extents, results, factors)
+        if align_corners:
+            scales = [
+                float(np.float32(extent - 1) / np.float32(size - 1)) if size > 1 else 0.0
+                for extent, size in zip(extents, results, strict=True)
+            ]
+        dtype = values.dtype
+        computed = torch.float64 if dtype == torch.float64 else torch.float32
+        values = values.to(computed)
+        for axis, scale in reversed(list(enumerate(scales, 2))):
+            extent, size = values.shape[axis], results[axis - 2]
+            along = torch.arange(size, dtype=computed)
+            positions = along * scale if align_corners else (along + 0.5) * scale - 0.5
+            first, weights = taps(positions)
+            shape = [-1] + [1] * (values.dim() - 1 - axis)
+            index = first.to(torch.int64)
+            terms = [
+                torch.index_select(values, axis, torch.clamp(index + distance, 0, extent - 1))
+                * weight.reshape(shape)
+                for distance, weight in weights
+            ]
+            values = terms[0]
+            for term in terms[1:]:
+                values = values + term
+        return values.to(dtype)
+
+    return decomposed
+
+
+def _linear_taps(positions: Tensor) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+    positions = torch.clamp(positions, min=0)
+    first = torch.floor(positions)
+    weight = positions - first
+    return first, [(0, 1 - weight), (1, weight)]
+
+
+def _cubic_taps(positions: Tensor) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+    first = torch.floor(positions)
+    distance = positions - first
+
+    def inner(x: Tensor) -> Tensor:
+        return ((_A + 2) * x - (_A + 3)) * x * x + 1
+
+    def outer(x: Tensor) -> Tensor:
+        return ((_A * x - 5 * _A) * x + 8 * _A) * x - 4 * _A
+
+    weights = outer(distance + 1), inner(distance), inner(1 - distance), outer(2 - distance)
+    return first, [(number - 1, weight) for number, weight in enumerate(weights)]

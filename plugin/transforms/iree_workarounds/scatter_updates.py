@@ -2,7 +2,8 @@
 
 Symptom: IREE refuses a ``scatter`` whose updates are computed and take more than 32 KiB
 (llvm-cpu): "exceeded stack allocation limit".
-Cause: IREE 3.13 computes the updates in the dispatch of the ``scatter``, all of them on the stack.
+Cause: IREE 3.13 computes the updates in the dispatch of the ``scatter``, all of them on the stack;
+so it does with indices of 64 bits, which it narrows to 32.
 Test: `test_computed_updates_are_still_refused` in tests/test_iree_limits.py.
 
 Before::
@@ -19,9 +20,10 @@ After::
 
 from __future__ import annotations
 
-from ...core._mlir import Operation
-from ...emit import linalg
-from ...emit.operation import byte_size
+from ...core._mlir import Operation, ir
+from ...emit import linalg, stablehlo
+from ...emit.operation import byte_size, mlir_type
+from ...numerics.element_types import I32, I64
 from ..base import NoMatch
 
 _MAX_FUSED_BYTES = 4 << 10
@@ -37,5 +39,11 @@ def separate_updates(op: Operation) -> NoMatch | None:
         if not op.operands[number].type.has_static_shape
         or byte_size(op.operands[number].type) > _MAX_FUSED_BYTES
     ]
-    is_changed = linalg.separate_operands(op, large)
+    is_changed = False
+    indices, i32 = op.operands[inputs], mlir_type(I32)
+    if inputs in large and indices.type.element_type == mlir_type(I64):
+        with ir.InsertionPoint(op), op.location:  # in bounds: `index_bounds.pad_scatter`
+            op.operands[inputs] = stablehlo.convert(indices, i32)
+        is_changed = True
+    is_changed |= linalg.separate_operands(op, large)
     return None if is_changed else NoMatch("reads updates that are computed before")
