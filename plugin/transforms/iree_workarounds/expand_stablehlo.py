@@ -43,6 +43,7 @@ from ..base import (
     named,
     producer_named,
 )
+from .angles import ANGLES, expand_angle
 from .batch_norm import expand_batch_norm_grad, expand_batch_norm_training
 from .bf16_quantization import round_quantization
 from .broadcast_axes import order_broadcast
@@ -236,6 +237,7 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.reduce_window": cut_windows,
     "stablehlo.reverse": expand_reverse,
     **SINGLE_DEVICE,
+    **dict.fromkeys(ANGLES, expand_angle),
     **dict.fromkeys(ARCTANGENTS, expand_arctangent),
     **dict.fromkeys(SPECIAL, expand_special),
     **dict.fromkeys(UPDATES, separate_updated),
