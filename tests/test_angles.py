@@ -85,6 +85,15 @@ def test_functions_of_programs(function: str, device: Device) -> None:
     assert_close(function, actual[:-1], x[:-1])
 
 
+def test_tan_of_chlo(cpu: Device) -> None:
+    x = angles()
+    type_ = f"tensor<{x.size}xf32>"
+    text = text_of("tan", x.size).replace("stablehlo.tan", "chlo.tan")
+    text = text.replace(f": {type_}\n", f": {type_} -> {type_}\n", 1)
+    actual = compile_for(text, cpu).main(x)
+    assert_close("tan", actual, x)
+
+
 def test_halves_are_computed_in_f32(cpu: Device) -> None:
     x = np.random.default_rng(0).uniform(-6e4, 6e4, 500).astype(np.float16)
     actual = compile_for(text_of("sine", x.size, "f16"), cpu).main(x)

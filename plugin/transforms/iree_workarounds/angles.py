@@ -29,7 +29,7 @@ from ..base import NoMatch, Replacement
 _FUNCTIONS: dict[str, Callable[[AnyArray], AnyArray]] = {
     **dict.fromkeys(("math.cos", "stablehlo.cosine"), cosine),
     **dict.fromkeys(("math.sin", "stablehlo.sine"), sine),
-    **dict.fromkeys(("math.tan", "stablehlo.tan"), tangent),
+    **dict.fromkeys(("chlo.tan", "math.tan", "stablehlo.tan"), tangent),
 }
 ANGLES = tuple(_FUNCTIONS)
 """Operations of `expand_angle`."""
