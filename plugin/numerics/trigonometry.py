@@ -1,9 +1,10 @@
 """Sine, cosine and tangent of f32, for every angle: arrays, and values of programs.
 
-The magnitude of an angle is reduced to ``[-pi/4, pi/4]`` by multiplying its significand, an integer
-``m`` of 24 bits, with 96 bits of ``2 / pi``, from the bit on whose product with ``m`` is less than
-four quarter turns (Payne and Hanek). Integers are exact, so the reduced angle has an error of one
-unit in the last place, whatever the number of turns. There, polynomials compute sine and cosine.
+The magnitude of an angle is reduced to ``[-pi/4, pi/4]`` (Payne and Hanek). Its significand, an
+integer ``m`` of 24 bits, is multiplied with 96 bits of ``2 / pi``. The bits before them have
+products with ``m`` that are multiples of four quarter turns, and are left out. Integers are exact:
+the reduced angle has an error of one unit in the last place, whatever the number of turns. There,
+polynomials compute sine and cosine.
 
 Sources: M. Payne and R. Hanek, "Radian reduction for trigonometric functions", 1983; coefficients
 of Cephes 2.8, ``sinf.c`` (S. Moshier).
