@@ -1,6 +1,7 @@
 """Times of real model files of PyPI packages, beside their own runtimes, as a page.
 
-    python scripts/real_files.py --write docs/real-files.md
+    python scripts/real_files.py --write docs/real-files.md          the page of an Intel processor
+    python scripts/real_files.py --write docs/real-files-epyc.md
     python scripts/real_files.py --only magika nudenet
 
 The files and arguments are those of `tests/test_real_onnx.py`, `tests/test_real_tflite.py` and
@@ -31,7 +32,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
 
-import test_real_language_model as language_model  # noqa: E402
+import test_real_language_model as language_model_file  # noqa: E402
 import test_real_onnx as onnx_files  # noqa: E402
 import test_real_tflite as tflite_files  # noqa: E402
 from packages import file_in_package  # noqa: E402
@@ -144,13 +145,13 @@ def language_model_rows(device: Device, only: Sequence[str]) -> Iterator[Row]:
     from subquant.models import load
 
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, language_model.NAME)
-        path.write_bytes(file_in_package(language_model.PACKAGE, language_model.PATH))
+        path = Path(folder, language_model_file.NAME)
+        path.write_bytes(file_in_package(language_model_file.PACKAGE, language_model_file.PATH))
         start = time.perf_counter()
         model = load(path, context=128, threads=1, cache=folder)
         session = model.session()
         seconds = time.perf_counter() - start
-        tokens = model.tokenizer.encode(language_model.TEXT, special=False)[:_PROMPT]
+        tokens = model.tokenizer.encode(language_model_file.TEXT, special=False)[:_PROMPT]
         reader = Reader(path, 128, 1)
         for first, count in ((0, _PROMPT), (_PROMPT - 1, 1)):
             session.rewind(0)
@@ -167,22 +168,27 @@ def language_model_rows(device: Device, only: Sequence[str]) -> Iterator[Row]:
                 return reader.prompt(tokens[first:])
 
             name = f"{path.name}: {count} token{'s' if count > 1 else ''}"
-            yield Row(language_model.PACKAGE, name, seconds, *least_milliseconds(own, peer))
+            yield Row(language_model_file.PACKAGE, name, seconds, *least_milliseconds(own, peer))
 
 
-def page(rows: list[Row]) -> str:
-    """Return the page."""
+def page(rows: list[Row], path: str) -> str:
+    """Return the page that is written to a path."""
     ratios = [row.peer / row.own for row in rows]
     files = {(row.package, row.name.partition(":")[0]) for row in rows}
+    language_model = []
+    if any(row.package == language_model_file.PACKAGE for row in rows):
+        language_model = [
+            "The language model is compared with NumPy in 64 bits, and timed beside llama.cpp."
+        ]
     table = [
-        "# Real files",
+        f"# Real files on {_processor()}",
         "",
-        "<!-- written by: python scripts/real_files.py --write docs/real-files.md -->",
+        f"<!-- written by: python scripts/real_files.py --write {path} -->",
         "",
         f"{len(files)} model files of packages on PyPI, none of them made for subquant. The long",
         "suite (`scripts/test --long`) fetches each one and compares its results with those of its",
         f"own runtime: ONNX Runtime {version('onnxruntime')}, LiteRT {version('ai-edge-litert')}.",
-        "The language model is compared with NumPy in 64 bits, and timed beside llama.cpp.",
+        *language_model,
         "",
         f"The times are those of one call with one thread on {_processor()}; the runtimes optimize",
         "the files as they do by default. A call of an ONNX file takes and returns NumPy arrays;",
@@ -222,7 +228,7 @@ def main() -> None:
             print(f"{row.name}: {row.compilation:.1f} s, {row.own:.4f} and {row.peer:.4f} ms")
             rows.append(row)
     if options.write:
-        Path(options.write).write_text(page(rows))
+        Path(options.write).write_text(page(rows, options.write))
 
 
 if __name__ == "__main__":
