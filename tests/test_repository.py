@@ -111,6 +111,17 @@ def test_every_pass_is_a_file_with_its_name() -> None:
         assert f"``{name}``" in str(sys.modules[pass_class.__module__].__doc__)
 
 
+def test_the_root_has_the_files_of_the_project_only() -> None:
+    command = ["git", "ls-files", "--", ":(glob)*"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a clone of the repository")
+    assert set(listed.stdout.split()) == {
+        *(".gitignore", "CHANGELOG.md", "CMakeLists.txt", "CONTRIBUTING.md", "README.md"),
+        *("__init__.py", "cosmic-ray.toml", "pyproject.toml"),
+    }
+
+
 def test_every_file_has_a_row_in_the_readme_of_its_folder() -> None:
     missing = []
     for readme in (ROOT / "plugin").rglob("README.md"):
