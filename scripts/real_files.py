@@ -32,7 +32,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
 
-import test_real_language_model as language_model_file  # noqa: E402
+import test_real_language_model as language_model  # noqa: E402
 import test_real_onnx as onnx_files  # noqa: E402
 import test_real_tflite as tflite_files  # noqa: E402
 from packages import file_in_package  # noqa: E402
@@ -145,13 +145,13 @@ def language_model_rows(device: Device, only: Sequence[str]) -> Iterator[Row]:
     from subquant.models import load
 
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, language_model_file.NAME)
-        path.write_bytes(file_in_package(language_model_file.PACKAGE, language_model_file.PATH))
+        path = Path(folder, language_model.NAME)
+        path.write_bytes(file_in_package(language_model.PACKAGE, language_model.PATH))
         start = time.perf_counter()
         model = load(path, context=128, threads=1, cache=folder)
         session = model.session()
         seconds = time.perf_counter() - start
-        tokens = model.tokenizer.encode(language_model_file.TEXT, special=False)[:_PROMPT]
+        tokens = model.tokenizer.encode(language_model.TEXT, special=False)[:_PROMPT]
         reader = Reader(path, 128, 1)
         for first, count in ((0, _PROMPT), (_PROMPT - 1, 1)):
             session.rewind(0)
@@ -168,16 +168,16 @@ def language_model_rows(device: Device, only: Sequence[str]) -> Iterator[Row]:
                 return reader.prompt(tokens[first:])
 
             name = f"{path.name}: {count} token{'s' if count > 1 else ''}"
-            yield Row(language_model_file.PACKAGE, name, seconds, *least_milliseconds(own, peer))
+            yield Row(language_model.PACKAGE, name, seconds, *least_milliseconds(own, peer))
 
 
 def page(rows: list[Row], path: str) -> str:
     """Return the page that is written to a path."""
     ratios = [row.peer / row.own for row in rows]
     files = {(row.package, row.name.partition(":")[0]) for row in rows}
-    language_model = []
-    if any(row.package == language_model_file.PACKAGE for row in rows):
-        language_model = [
+    sentences = []
+    if any(row.package == language_model.PACKAGE for row in rows):
+        sentences = [
             "The language model is compared with NumPy in 64 bits, and timed beside llama.cpp."
         ]
     table = [
@@ -188,7 +188,7 @@ def page(rows: list[Row], path: str) -> str:
         f"{len(files)} model files of packages on PyPI, none of them made for subquant. The long",
         "suite (`scripts/test --long`) fetches each one and compares its results with those of its",
         f"own runtime: ONNX Runtime {version('onnxruntime')}, LiteRT {version('ai-edge-litert')}.",
-        *language_model,
+        *sentences,
         "",
         f"The times are those of one call with one thread on {_processor()}; the runtimes optimize",
         "the files as they do by default. A call of an ONNX file takes and returns NumPy arrays;",

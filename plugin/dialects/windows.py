@@ -1,4 +1,4 @@
-"""Attributes of StableHLO's windows and dots, with the defaults of absent ones; reductions."""
+"""Attributes of StableHLO's windows, dots and sorts, with the defaults of absent ones; bodies."""
 
 from __future__ import annotations
 
@@ -66,6 +66,12 @@ def window_padding(op: Operation, count: int) -> Array:
     if "padding" in op.attributes:
         padding += np.array(op.attributes["padding"]).reshape(-1, 2)
     return padding
+
+
+def sorted_axis(op: Operation) -> int:
+    """The axis of a ``sort``, from the first one; 0 for a scalar."""
+    written = int(op.attributes["dimension"].value) if "dimension" in op.attributes else -1
+    return written % max(int(op.operands[0].type.rank), 1)
 
 
 def has_reversal(op: Operation) -> bool:

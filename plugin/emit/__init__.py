@@ -7,7 +7,7 @@ more than values of one shape, each once; `operation.create` is under all of the
 
 from .casts import as_quantized, stored
 from .operation import create, like, value, with_element
-from .tensors import Tensors, tensor
+from .tensors import Tensors, tensor, tensor_or_scalar
 from .values import ArrayLike, Form, Scalars, TracedValue, scalar
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "scalar",
     "stored",
     "tensor",
+    "tensor_or_scalar",
     "value",
     "with_element",
 ]

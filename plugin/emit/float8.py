@@ -7,8 +7,7 @@ from ..numerics.element_types import U8
 from ..numerics.small_floats import FLOAT8_FORMATS, SmallFloat
 from . import operation
 from .operation import with_element
-from .tensors import tensor
-from .values import scalar
+from .tensors import tensor_or_scalar
 
 
 def float8_format(type_: ir.Type) -> SmallFloat | None:
@@ -23,8 +22,7 @@ def decode_float8(operand: Value) -> Value:
     source = float8_format(operand.type)
     assert source is not None
     codes = _bits_as(operand, ir.IntegerType.get_signless(8))
-    form = tensor if isinstance(operand.type, ir.ShapedType) else scalar
-    result: Value = source.compute(form(codes, U8)).value
+    result: Value = source.compute(tensor_or_scalar(codes, U8)).value
     return result
 
 
@@ -37,8 +35,7 @@ def encode_float8(reals: Value, element: ir.Type, *, saturates: bool = False) ->
         saturates: reals beyond the greatest become that one; else infinity, or NaN where the format
             has no infinity.
     """
-    form = tensor if isinstance(reals.type, ir.ShapedType) else scalar
-    codes = FLOAT8_FORMATS[str(element)].encode(form(reals), saturate=saturates)
+    codes = FLOAT8_FORMATS[str(element)].encode(tensor_or_scalar(reals), saturate=saturates)
     return _bits_as(codes.value, element)
 
 

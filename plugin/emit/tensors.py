@@ -13,7 +13,7 @@ from ..numerics.array_functions import convert
 from ..numerics.element_types import BOOL, I32, I64, ElementType
 from . import operation, stablehlo
 from .operation import mlir_type, with_element
-from .values import OPERATIONS, ArrayLike, Form, TracedValue
+from .values import OPERATIONS, ArrayLike, Form, TracedValue, scalar
 
 
 class Tensors(Form):
@@ -156,3 +156,8 @@ _DIRECTIONS = {
 def tensor(value: Any, element: ElementType | None = None) -> ArrayLike:
     """A ranked tensor for formulas on all its elements; signed unless `element` says otherwise."""
     return Tensors(value).emitted(value, element)
+
+
+def tensor_or_scalar(value: Any, element: ElementType | None = None) -> ArrayLike:
+    """A ranked tensor, or a scalar in the body of a loop, for formulas."""
+    return (tensor if isinstance(value.type, ir.ShapedType) else scalar)(value, element)

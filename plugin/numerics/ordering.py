@@ -55,12 +55,15 @@ def greatest_first(keys: AnyArray, count: int) -> AnyArray:
     if keys.dtype.kind == "f":
         integers = total_order(np.where(keys == 0, np.asarray(0, keys.dtype), keys))
     positions = _positions(_are_greatest(integers, count), count)
-    starts = np.arange(rows, dtype=np.int32)[:, None] * np.int32(length)
-    greatest = take(keys.reshape(-1), (positions + starts).reshape(-1), 0).reshape((rows, count))
-    order = _ranked(greatest, count)
-    starts = np.arange(rows, dtype=np.int32)[:, None] * np.int32(count)
-    ordered = take(positions.reshape(-1), (order + starts).reshape(-1), 0)
-    return ordered.reshape((rows, count))
+    return take_in_rows(positions, _ranked(take_in_rows(keys, positions), count))
+
+
+def take_in_rows(rows: AnyArray, positions: AnyArray) -> AnyArray:
+    """Return the elements at int32 positions of each row, in range; both have as many rows."""
+    count, length = rows.shape
+    starts = np.arange(count, dtype=np.int32)[:, None] * np.int32(length)
+    elements = take(rows.reshape(-1), (positions + starts).reshape(-1), 0)
+    return elements.reshape(positions.shape)
 
 
 def ordered_keys(value: AnyArray) -> AnyArray:

@@ -32,7 +32,7 @@ _WORD_BITS, _WORD = 32, 0xFFFFFFFF
 _FIRST_BIT = 120
 """The exponent, as stored, of angles whose product begins with the first bit of the words."""
 _MANTISSA_BITS, _INFINITE = 23, 0xFF
-_SIGN, _MAGNITUDE = -(1 << 31), (1 << 31) - 1
+_SIGN = -(1 << 31)
 _QUARTER_BITS = 30
 """Bits of the product behind the number of quarter turns, in its first word."""
 _SINE = (-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4)

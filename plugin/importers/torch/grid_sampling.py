@@ -117,7 +117,7 @@ def _bilinear(image: _Image, positions: Sequence[Tensor]) -> Tensor:
         weight = _product([(remainders, distances)[side][axis] for axis, side in enumerate(corner)])
         pixel = [each + side if side else each for each, side in zip(lower, corner, strict=True)]
         terms.append(image.read(pixel) * weight[..., None])
-    return _sum(terms)
+    return added(terms)
 
 
 def _product(factors: Sequence[Tensor]) -> Tensor:
@@ -127,14 +127,15 @@ def _product(factors: Sequence[Tensor]) -> Tensor:
     return result
 
 
-def _sum(terms: Sequence[Tensor]) -> Tensor:
+def added(terms: Sequence[Tensor]) -> Tensor:
+    """Return the sum of tensors, from the first to the last."""
     result = terms[0]
     for term in terms[1:]:
         result = result + term
     return result
 
 
-def _cubic_weights(distance: Tensor) -> list[Tensor]:
+def cubic_weights(distance: Tensor) -> list[Tensor]:
     """Return the weights of the pixels at -1, 0, 1 and 2, for a position between 0 and 1."""
 
     def inner(x: Tensor) -> Tensor:
@@ -150,7 +151,7 @@ def _bicubic(image: _Image, positions: Sequence[Tensor], axes: Sequence[_Axis]) 
     """Interpolate four rows of four pixels, and then their results."""
     rows, columns = (torch.floor(position) for position in positions)
     row_weights, column_weights = (
-        _cubic_weights(position - whole)
+        cubic_weights(position - whole)
         for position, whole in zip(positions, (rows, columns), strict=True)
     )
     results = []
@@ -160,8 +161,8 @@ def _bicubic(image: _Image, positions: Sequence[Tensor], axes: Sequence[_Axis]) 
             for column in range(-1, 3)
         ]
         terms = [p * weight[..., None] for p, weight in zip(pixels, column_weights, strict=True)]
-        results.append(_sum(terms) * row_weight[..., None])
-    return _sum(results)
+        results.append(added(terms) * row_weight[..., None])
+    return added(results)
 
 
 def _grid_sampler(

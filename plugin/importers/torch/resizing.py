@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from .grid_sampling import added, cubic_weights
+
 Tensor: TypeAlias = torch.Tensor
-_A = -0.75
-"""The coefficient of PyTorch's cubic convolution."""
 
 
 def resizing_operators(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
@@ -77,7 +77,7 @@ def _nearest(offset: float, otherwise: Callable[..., Any]) -> Callable[..., Any]
         if _is_dynamic([*extents, *(sizes or ())]):
             if factors is None or any(factor != int(factor) for factor in factors):
                 return otherwise(values, sizes, factors)
-            return _by_whole_factors(values, offset, factors)
+            sizes = [extent * int(factor) for extent, factor in zip(extents, factors, strict=True)]
         results = _result_sizes(extents, sizes, factors)
         for axis, scale in reversed(list(enumerate(_scales(extents, results, factors), 2))):
             extent, size = values.shape[axis], results[axis - 2]
@@ -87,19 +87,6 @@ def _nearest(offset: float, otherwise: Callable[..., Any]) -> Callable[..., Any]
         return values
 
     return decomposed
-
-
-def _by_whole_factors(values: Tensor, offset: float, factors: Sequence[float]) -> Tensor:
-    """Repeat elements along dynamic axes."""
-    extents = values.shape[2:]
-    indices: list[Tensor | None] = [None, None]
-    for axis, (extent, factor) in enumerate(zip(extents, factors, strict=True)):
-        along = torch.arange(extent * int(factor), dtype=torch.float32)
-        index = ((along + offset) * (1.0 / factor)).to(torch.int64)
-        index = torch.clamp(index, max=extent - 1)
-        indices.append(index.reshape([-1] + [1] * (len(extents) - 1 - axis)))
-    result: Tensor = torch.ops.aten.index.Tensor(values, indices)
-    return result
 
 
 _Taps: TypeAlias = Callable[[Tensor], tuple[Tensor, list[tuple[int, Tensor]]]]
@@ -140,9 +127,7 @@ def _weighted(taps: _Taps, otherwise: Callable[..., Any]) -> Callable[..., Any]:
                 * weight.reshape(shape)
                 for distance, weight in weights
             ]
-            values = terms[0]
-            for term in terms[1:]:
-                values = values + term
+            values = added(terms)
         return values.to(dtype)
 
     return decomposed
@@ -157,13 +142,5 @@ def _linear_taps(positions: Tensor) -> tuple[Tensor, list[tuple[int, Tensor]]]:
 
 def _cubic_taps(positions: Tensor) -> tuple[Tensor, list[tuple[int, Tensor]]]:
     first = torch.floor(positions)
-    distance = positions - first
-
-    def inner(x: Tensor) -> Tensor:
-        return ((_A + 2) * x - (_A + 3)) * x * x + 1
-
-    def outer(x: Tensor) -> Tensor:
-        return ((_A * x - 5 * _A) * x + 8 * _A) * x - 4 * _A
-
-    weights = outer(distance + 1), inner(distance), inner(1 - distance), outer(2 - distance)
+    weights = cubic_weights(positions - first)
     return first, [(number - 1, weight) for number, weight in enumerate(weights)]

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import splat_attribute
+from ...dialects.windows import sorted_axis
 from ...emit import ArrayLike, scalar, stablehlo
 from ...emit.kernel import KernelTable
 from ...emit.linalg import constant
@@ -53,11 +54,8 @@ def replace_sorts(kernels: KernelTable, sorts: Sequence[Operation]) -> None:
         has_elements = all(str(type_.element_type) in _ELEMENTS for type_ in types)
         if comparator is None or not is_static or not has_elements:
             continue
-        rank = types[0].rank
-        written = int(op.attributes["dimension"].value) if "dimension" in op.attributes else -1
-        axis = written % rank if rank else 0
-        shape = [int(size) for size in types[0].shape]
-        if not rank or shape[axis] < 2 or not math.prod(shape):
+        axis, shape = sorted_axis(op), [int(size) for size in types[0].shape]
+        if not shape or shape[axis] < 2 or not math.prod(shape):
             continue
         with ir.InsertionPoint(op), op.location:
             results = _call(kernels, op, axis, shape, comparator)

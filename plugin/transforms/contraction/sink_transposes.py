@@ -143,7 +143,9 @@ def _moved(op: Operation, order: Sequence[int]) -> Value | None:
 def _attribute_before(attribute: ir.Attribute, order: Sequence[int]) -> ir.Attribute:
     """An attribute with numbers, or pairs of numbers, for each axis, before a transpose."""
     if isinstance(attribute, ir.DenseIntElementsAttr):  # the padding of windows
-        return dense(np.array(attribute)[np.argsort(order)], attribute.type.element_type)
+        return dense(
+            np.array(_before(list(np.array(attribute)), order)), attribute.type.element_type
+        )
     return integers(_before([int(number) for number in attribute], order))
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
-from ...emit import scalar, tensor
+from ...emit import tensor_or_scalar
 from ...numerics.array_functions import convert
 from ...numerics.element_types import F32, AnyArray
 from ...numerics.trigonometry import cosine, sine, tangent
@@ -42,6 +42,6 @@ def expand_angle(op: Operation) -> Replacement:
         return NoMatch("is not of f32 or narrower floats")
     if isinstance(type_, ir.VectorType):
         return NoMatch("is of vectors")
-    x = (tensor if isinstance(type_, ir.RankedTensorType) else scalar)(op.operands[0])
+    x = tensor_or_scalar(op.operands[0])
     result: Value = convert(_FUNCTIONS[op.name](convert(x, F32)), x.element).value
     return result

@@ -16,7 +16,6 @@ from __future__ import annotations
 from ... import emit
 from ...core._mlir import Operation, ir
 from ...dialects.quant import element_type
-from ...emit.values import scalar
 from ...numerics.casts import exact_quotient
 from ..base import named
 
@@ -29,10 +28,8 @@ def divide_exactly(module: Operation) -> bool:
         if isinstance(element_type(op.results[0].type), ir.F32Type)
     ]
     for op in divisions:
-        is_tensor = isinstance(op.results[0].type, ir.ShapedType)
-        traced = emit.tensor if is_tensor else scalar
         with ir.InsertionPoint(op), op.location:
-            quotient = exact_quotient(*(traced(value) for value in op.operands))
+            quotient = exact_quotient(*map(emit.tensor_or_scalar, op.operands))
         op.results[0].replace_all_uses_with(quotient.value)
         op.erase()
     return bool(divisions)

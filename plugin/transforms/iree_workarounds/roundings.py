@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
-from ...emit import ArrayLike, scalar, tensor
+from ...emit import tensor_or_scalar
 from ...numerics.array_functions import rounded_by_addition
 from ..base import NoMatch, Replacement
 
@@ -21,9 +21,7 @@ ROUNDINGS = ("math.roundeven", "stablehlo.round_nearest_even")
 def round_by_addition(op: Operation) -> Replacement:
     """Rewrite a rounding of tensors, or of scalars in a body; NoMatch for other types than f32."""
     type_ = op.results[0].type
-    is_tensor = isinstance(type_, ir.RankedTensorType)
     if not isinstance(element_type(type_), ir.F32Type) or isinstance(type_, ir.VectorType):
         return NoMatch("is no rounding of f32")
-    x: ArrayLike = (tensor if is_tensor else scalar)(op.operands[0])
-    result: Value = rounded_by_addition(x).value
+    result: Value = rounded_by_addition(tensor_or_scalar(op.operands[0])).value
     return result

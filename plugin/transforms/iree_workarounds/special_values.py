@@ -33,7 +33,6 @@ from ...emit import ArrayLike
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import create
 from ...emit.real_functions import angle_of, ceil, floor
-from ...emit.values import scalar
 from ...numerics.array_functions import bits_of
 from ...numerics.element_types import ElementType
 from ..base import NoMatch, Replacement
@@ -60,8 +59,7 @@ def expand_arctangent(op: Operation) -> Replacement:
     """Rewrite ``math.atan`` and ``math.atan2`` of f64, of tensors and in bodies of loops."""
     if not isinstance(element_type(op.results[0].type), ir.F64Type):
         return NoMatch("is not of f64")
-    is_tensor = isinstance(op.results[0].type, ir.ShapedType)
-    operands = [(emit.tensor if is_tensor else scalar)(value) for value in op.operands]
+    operands = [emit.tensor_or_scalar(value) for value in op.operands]
     y = operands[0]
     x = operands[1] if len(operands) > 1 else y.form.known(1.0, y.element)
     return _atan2(y, x).value

@@ -18,6 +18,7 @@ from __future__ import annotations
 from ... import emit
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
+from ...dialects.windows import sorted_axis
 from ...emit import stablehlo
 from ...emit.operation import integer, is_used, mlir_type, tensor_type
 from ...numerics.element_types import I32
@@ -27,8 +28,7 @@ from ..base import NoMatch, Replacement
 def stabilize_sort(op: Operation) -> Replacement:
     """Rewrite a stable ``sort`` with the positions as an operand."""
     like = op.operands[0].type
-    written = int(op.attributes["dimension"].value) if "dimension" in op.attributes else -1
-    axis = written % max(like.rank, 1)
+    axis = sorted_axis(op)
     op.attributes["dimension"] = integer(axis)
     if "is_stable" not in op.attributes or not op.attributes["is_stable"].value:
         return NoMatch("need not be stable")

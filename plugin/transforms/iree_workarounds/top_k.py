@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ...core._mlir import Operation, Value
 from ...emit.operation import element_of
 from ...emit.trace import traced
-from ...numerics.array_functions import take
-from ...numerics.ordering import greatest_first, ordered_keys, total_order
+from ...numerics.ordering import greatest_first, ordered_keys, take_in_rows, total_order
 from ..base import NoMatch, Replacement
 
 
@@ -36,8 +33,7 @@ def expand_top_k(op: Operation) -> Replacement:
     if element.is_float:
         keys = total_order(keys)
     positions = greatest_first(keys, count)
-    starts = np.arange(positions.shape[0], dtype=np.int32)[:, None] * np.int32(shape[-1])
-    greatest = take(values.reshape(-1), (positions + starts).reshape(-1), 0)
+    greatest = take_in_rows(values, positions)
     results: list[Value] = [
         each.reshape((*shape[:-1], count)).value for each in (greatest, positions)
     ]

@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
-from ....numerics.array_functions import convert, take
+from ....numerics.array_functions import convert
 from ....numerics.element_types import I64, AnyArray
-from ....numerics.ordering import cumulative, greatest_first, ordered_keys
+from ....numerics.ordering import cumulative, greatest_first, ordered_keys, take_in_rows
 from ..call import Call, Operand, importer
 from ..elementwise.float_operands import along_axis
 
@@ -48,8 +48,7 @@ def top_k(call: Call) -> list[Operand]:
     if keys.dtype.kind == "f":
         keys = np.where(keys == keys, keys, np.asarray(-np.inf, keys.dtype))
     positions = greatest_first(keys, count)
-    starts = np.arange(rows.shape[0], dtype=np.int32)[:, None] * np.int32(shape[axis])
-    best = take(rows.reshape(-1), (positions + starts).reshape(-1), 0)
+    best = take_in_rows(rows, positions)
     back = np.argsort(last).tolist()
     return [
         Operand(operand.type, best.reshape(result_shape).transpose(*back)),

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ....numerics.array_functions import convert, divide_truncated, over_time, take
+from ....numerics.array_functions import convert, divide_truncated, over_time
 from ....numerics.element_types import I32, I64, AnyArray, ElementType
-from ....numerics.ordering import cumulative, greatest_first
+from ....numerics.ordering import cumulative, greatest_first, take_in_rows
 from ..arithmetic.requantization import multiplier_and_exponent, rescale, rescale_by, rescale_int64
 from ..call import Call, importer
 
@@ -157,8 +157,7 @@ def top_k(call: Call) -> list[AnyArray]:
     elif rows.dtype.itemsize < 8:
         keys = convert(rows, I32 if rows.dtype != np.uint32 else I64)
     indices = greatest_first(keys, count)
-    starts = np.arange(rows.shape[0], dtype=np.int32)[:, None] * shape[-1]
-    greatest = take(rows.reshape(-1), indices + starts, 0)
+    greatest = take_in_rows(rows, indices)
     indices = convert(indices, ElementType.of_dtype(index_type))
     return [greatest.reshape(result_shape), indices.reshape(result_shape)]
 
