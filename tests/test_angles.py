@@ -105,4 +105,4 @@ def test_angles_are_still_inaccurate(cpu: Device) -> None:
     x = np.full(4, 1e5, np.float32)
     actual = Executable(compile_bare(text_of("sine", 4)), cpu).main(x)
     error = np.abs(actual - exact("sine", x)).max()
-    assert error > 1e-5, FIXED + "iree_workarounds/angles.py"
+    assert error > 1e-5, FIXED + "iree_workarounds/float_functions.py"

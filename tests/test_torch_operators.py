@@ -5,7 +5,6 @@ The operators are functions of one executable, which is compiled once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,26 +13,15 @@ torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed"
 
 from torch import nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed as _registered  # noqa: E402, F401
-from torch.utils import _pytree as pytree  # noqa: E402
 
 import subquant.torch  # noqa: E402  (needs torch)
+from eager_pytorch import Cases, assert_results_are_close, compiled_of  # noqa: E402
 
 GRID = torch.arange(60.0).reshape(3, 4, 5)
 PLACES = torch.tensor([-1, 0, -3])
 COLUMNS = torch.tensor([[2, -1, 1]])
 COMPARISONS = (torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne)
 INTEGERS = torch.arange(-9, 9)
-
-
-class Function(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: torch.Tensor) -> Any:
-        return self.function(*args)
 
 
 def written(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -130,8 +118,6 @@ def promoted(flags: torch.Tensor, codes: torch.Tensor, i: torch.Tensor, counts: 
         *(flags | 3, flags ^ -5),
     ]
 
-
-Cases = dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]
 
 CASES: Cases = {
     "booleans": (booleans, (FLAGS,)),
@@ -306,36 +292,6 @@ ROUNDED: Cases = {
     "tokens": (tokens, (numbers(12, 1.0).reshape(2, 5, 5),)),
     "unpooling": (Unpooling(), (numbers(8, 1.0)[:36].reshape(1, 1, 6, 6),)),
 }
-
-
-def compiled_of(cases: Cases) -> subquant.torch.CompiledModule:
-    """One executable with a function for each case."""
-    return subquant.torch.compile(
-        {
-            name: torch.export.export(Function(function).eval(), args)
-            for name, (function, args) in cases.items()
-        }
-    )
-
-
-def assert_results_are_close(cases: Cases, error: float) -> None:
-    """The results are those of eager PyTorch; the error is relative to the largest result."""
-    compiled = compiled_of(cases)
-    for name, (function, args) in cases.items():
-        expected = pytree.tree_leaves(function(*args))
-        results = pytree.tree_leaves(compiled.call(name, *args))
-        for result, reference in zip(results, expected, strict=True):
-            assert result.dtype == reference.dtype, name
-            finite = reference[reference.isfinite()].to(torch.float64).abs()
-            limit = error * float(finite.max()) if finite.numel() else 0
-            torch.testing.assert_close(
-                result,
-                reference,
-                rtol=0,
-                atol=limit,
-                equal_nan=True,
-                msg=lambda m, n=name: f"{n}: {m}",
-            )
 
 
 def test_operators_compute_as_eager_pytorch() -> None:

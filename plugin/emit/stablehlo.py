@@ -266,18 +266,20 @@ def barrier(operand: Value) -> Value:
 
 
 def scatter(operand: Value, indices: Value, updates: Value, function: str) -> Value:
-    """Combine updates into rows with one operation on one element type.
+    """Combine updates into rows, or elements, with one operation on one element type.
 
     Args:
-        indices: the row of each update, one axis.
-        updates: rows, along the first axis.
+        indices: the row of each update, one axis; or an index of as many first axes of the operand
+            as an update has not, along a second axis.
+        updates: rows or elements, along the first axis.
         function: the operation of StableHLO, or ``set`` to replace the row.
     """
     windows = list(range(1, updates.type.rank))
     of_windows = f"update_window_dims = {windows}, " if windows else ""
+    axes = list(range(operand.type.rank - len(windows)))
     numbers = (
-        f"#stablehlo.scatter<{of_windows}inserted_window_dims = [0], "
-        "scatter_dims_to_operand_dims = [0], index_vector_dim = 1>"
+        f"#stablehlo.scatter<{of_windows}inserted_window_dims = {axes}, "
+        f"scatter_dims_to_operand_dims = {axes}, index_vector_dim = 1>"
     )
     attributes = {"scatter_dimension_numbers": parse_attribute(numbers)}
     scattered = create(

@@ -1,4 +1,4 @@
-"""Sine, cosine and tangent of f32, for every angle: arrays, and values of programs.
+"""Sine, cosine, tangent and their inverses of f32: of arrays, and of values of programs.
 
 The magnitude of an angle is reduced to ``[-pi/4, pi/4]`` (Payne and Hanek). Its significand, an
 integer ``m`` of 24 bits, is multiplied with 96 bits of ``2 / pi``. The bits before them have
@@ -62,6 +62,17 @@ def tangent(x: AnyArray) -> AnyArray:
     is_even = (quarters & 1) == 0
     value = np.where(is_even, of_sine, -of_cosine) / np.where(is_even, of_cosine, of_sine)
     return _finished(x, np.where(np.abs(x) < _TINY, x, _with_sign(value, bits_of(x, I32))))
+
+
+def arcsine(x: AnyArray) -> AnyArray:
+    """The arcsine, ``atan2(x, sqrt((1 - x) * (1 + x)))``; the differences have no large error."""
+    return np.arctan2(x, np.sqrt((1.0 - x) * (1.0 + x)))
+
+
+def arccosine(x: AnyArray) -> AnyArray:
+    """The arccosine, ``2 * atan2(sqrt(1 - x), sqrt(1 + x))``."""
+    result: AnyArray = 2.0 * np.arctan2(np.sqrt(1.0 - x), np.sqrt(1.0 + x))
+    return result
 
 
 def _finished(x: AnyArray, value: AnyArray) -> AnyArray:

@@ -18,20 +18,16 @@ def _by_number(operator: Any) -> Callable[..., Any]:
     return decomposed
 
 
-def _counts(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the counts of a shift, broadcast if the shape is dynamic: torch-mlir does not."""
-    is_static = all(isinstance(size, int) for size in left.shape)
-    return right if is_static or right.ndim == left.ndim else right.expand_as(left)
+def _of_one_shape(operator: Any) -> Callable[..., Any]:
+    """Return the operator of two tensors, broadcast before: torch-mlir does not."""
 
+    def decomposed(left: torch.Tensor, right: torch.Tensor) -> Any:
+        is_static = all(isinstance(size, int) for size in (*left.shape, *right.shape))
+        if left.shape == right.shape or (is_static and not right.ndim):
+            return NotImplemented
+        return operator(*torch.broadcast_tensors(left, right))
 
-def _shift_right(left: torch.Tensor, right: torch.Tensor) -> Any:
-    counts = _counts(left, right)
-    return NotImplemented if counts is right else torch.bitwise_right_shift(left, counts)
-
-
-def _shift_left(left: torch.Tensor, right: torch.Tensor) -> Any:
-    counts = _counts(left, right)
-    return NotImplemented if counts is right else torch.bitwise_left_shift(left, counts)
+    return decomposed
 
 
 def bit_operations() -> dict[Any, Callable[..., Any]]:
@@ -42,9 +38,9 @@ def bit_operations() -> dict[Any, Callable[..., Any]]:
     return {
         aten.bitwise_or.Scalar: _by_number(torch.bitwise_or),
         aten.bitwise_xor.Scalar: _by_number(torch.bitwise_xor),
-        aten.bitwise_right_shift.Tensor: _shift_right,
+        aten.bitwise_right_shift.Tensor: _of_one_shape(torch.bitwise_right_shift),
         aten.bitwise_right_shift.Tensor_Scalar: right_by_number,
-        aten.bitwise_left_shift.Tensor: _shift_left,
+        aten.bitwise_left_shift.Tensor: _of_one_shape(torch.bitwise_left_shift),
         aten.bitwise_left_shift.Tensor_Scalar: left_by_number,
         aten.__rshift__.Tensor: torch.bitwise_right_shift,
         aten.__rshift__.Scalar: right_by_number,

@@ -22,7 +22,7 @@ from torch_mlir.extras.fx_importer import FxImporter, GraphNodeImporter
 
 from ...core._mlir import Value, ir
 from ...emit.operation import create, tensor_type, value
-from .dimension_checks import builtin_tensor_type
+from ...emit.torch_tensors import as_builtin, as_torch, builtin_tensor_type
 
 SUPPORTED = ("cond", "while_loop")
 """The names of control flow that is imported."""
@@ -59,7 +59,7 @@ class ControlFlowImporter(GraphNodeImporter):  # type: ignore[misc]
             return lambda _: self._call(node, graph, inputs)
 
         with loc, ir.InsertionPoint(self._b):
-            predicate = _as_scalar(_as_builtin(self._import_argument(loc, condition)))
+            predicate = _as_scalar(as_builtin(self._import_argument(loc, condition)))
             types = [builtin_tensor_type(each) for each in self._result_types(node)]
             branch = create("stablehlo.if", [predicate], types, regions=2)
             for region, graph in zip(branch.regions, (then_graph, else_graph), strict=True):
@@ -74,13 +74,13 @@ class ControlFlowImporter(GraphNodeImporter):  # type: ignore[misc]
         def call(graph: Any) -> Callable[[Sequence[Value]], list[Value]]:
             def write(arguments: Sequence[Value]) -> list[Value]:
                 pairs = zip(arguments, initial, strict=True)
-                values = [_as_torch(each, other.type) for each, other in pairs]
+                values = [as_torch(each, other.type) for each, other in pairs]
                 return self._call(node, graph, [*values, *inputs])
 
             return write
 
         with loc, ir.InsertionPoint(self._b):
-            values = [_as_builtin(each) for each in initial]
+            values = [as_builtin(each) for each in initial]
             types = [each.type for each in values]
             loop = create("stablehlo.while", values, types, regions=2)
             conditions, bodies = loop.regions
@@ -103,27 +103,18 @@ class ControlFlowImporter(GraphNodeImporter):  # type: ignore[misc]
         types = [self._cc.node_val_to_type(each) for each in results]
         attributes = {"callee": ir.FlatSymbolRefAttr.get(name)}
         called = create("func.call", list(arguments), types, attributes)
-        return [_as_builtin(each) for each in called.results]
+        return [as_builtin(each) for each in called.results]
 
     def _bind(self, node: torch.fx.Node, operation: ir.Operation) -> None:
         self._multi_result_nodes.add(node)
         for index, type_ in enumerate(self._result_types(node)):
-            self.bind_node_value(node, _as_torch(operation.results[index], type_), index)
-
-
-def _as_builtin(tensor: Value) -> Value:
-    type_ = builtin_tensor_type(tensor.type)
-    return value("torch_c.to_builtin_tensor", [tensor], type_)
+            self.bind_node_value(node, as_torch(operation.results[index], type_), index)
 
 
 def _as_scalar(condition: Value) -> Value:
     """Return the only element of a condition, which may have axes."""
     type_ = tensor_type([], condition.type.element_type)
     return condition if condition.type == type_ else value("stablehlo.reshape", [condition], type_)
-
-
-def _as_torch(tensor: Value, type_: ir.Type) -> Value:
-    return value("torch_c.from_builtin_tensor", [tensor], type_)
 
 
 def _fill(

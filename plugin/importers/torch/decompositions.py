@@ -17,6 +17,7 @@ from ...errors import UnsupportedError
 from . import pooling
 from .bit_operations import bit_operations
 from .dynamic_axes import dynamic_axes_operators
+from .elementwise import elementwise_operators
 from .grid_sampling import grid_sampling_operators
 from .half_precision import half_operators
 from .indexing import indexing_operators
@@ -209,6 +210,31 @@ def _as_strided(
     return values.reshape(size)
 
 
+def _without_freedom(*, has_mean: bool) -> Callable[..., Any]:
+    """Return a variance or deviation, which divides by 0 if a correction leaves no elements."""
+
+    def decomposed(
+        values: Tensor,
+        dim: Sequence[int] | None = None,
+        *,
+        correction: float | None = None,
+        keepdim: bool = False,
+    ) -> Any:
+        axes = list(range(values.dim())) if not dim else [axis % values.dim() for axis in dim]
+        count = math.prod(values.shape[axis] for axis in axes)
+        freedom = 1 if correction is None else correction
+        if isinstance(count, torch.SymInt) or count > freedom:
+            return NotImplemented
+        mean = torch.mean(values, axes, keepdim=True)
+        squares = (values - mean) * (values - mean)
+        spread = torch.sum(squares, axes, keepdim=keepdim) / 0.0
+        if not has_mean:
+            return spread
+        return spread, mean if keepdim else torch.mean(values, axes)
+
+    return decomposed
+
+
 def _multiply_vector(
     values: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
@@ -297,6 +323,7 @@ def decomposition_table() -> Table:
     for operators in (
         bit_operations,
         dynamic_axes_operators,
+        elementwise_operators,
         grid_sampling_operators,
         indexing_operators,
         ordering_operators,
@@ -320,7 +347,11 @@ def decomposition_table() -> Table:
         torch.ops.subquant.convolve_integers.default: decompose_convolution,
         aten.empty_strided.default: _empty_strided,
         aten.as_strided.default: _as_strided,
+        aten.as_strided_copy.default: torch.as_strided,
         aten.native_layer_norm.default: _layer_norm,
+        aten.std.correction: _without_freedom(has_mean=False),
+        aten.var.correction: _without_freedom(has_mean=False),
+        aten.var_mean.correction: _without_freedom(has_mean=True),
         aten.addmv.default: _multiply_vector,
         aten.dist.default: _distance,
         aten.div.Tensor_mode: _divide,

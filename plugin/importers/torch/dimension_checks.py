@@ -11,7 +11,6 @@ A program with dynamic shapes is right only for arguments that agree on its symb
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,13 +18,13 @@ import torch
 from torch.export import ExportedProgram
 
 from ... import emit
-from ...core._mlir import Value, ir
+from ...core._mlir import Value
 from ...emit import ArrayLike, linalg
-from ...emit.operation import INDEX, tensor_type, value
+from ...emit.operation import INDEX
+from ...emit.torch_tensors import as_builtin
 from ...emit.vectors import quotient, remainder
 from ...errors import UnsupportedError
 
-_TENSOR = re.compile(r"!torch\.vtensor<\[([\d,?]*)\],(.+)>")
 _NO_BOUND = 2**62
 """The least upper bound of a range that stands for no bound."""
 
@@ -93,15 +92,7 @@ def _dynamic_dimensions(
 
 
 def _size(argument: Value, axis: int) -> ArrayLike:
-    tensor = value("torch_c.to_builtin_tensor", [argument], builtin_tensor_type(argument.type))
-    return emit.scalar(linalg.dim(tensor, axis), INDEX)
-
-
-def builtin_tensor_type(type_: ir.Type) -> ir.Type:
-    """Return the builtin type of a tensor type of the ``torch`` dialect; signed is signless."""
-    [(shape, element)] = _TENSOR.findall(str(type_))
-    sizes = [None if size == "?" else int(size) for size in shape.split(",") if size]
-    return tensor_type(sizes, ir.Type.parse(element.replace("si", "i")))
+    return emit.scalar(linalg.dim(as_builtin(argument), axis), INDEX)
 
 
 def _linear(formula: Any, symbol: Any) -> tuple[int, int]:

@@ -6,7 +6,6 @@ torch-mlir does not lower. Along static axes they remain.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -24,7 +23,6 @@ def dynamic_axes_operators() -> dict[Any, Callable[..., Any]]:
         aten.index_select.default: _index_select,
         aten.cumsum.default: running_reduction(torch.sum, 0),
         aten.rsub.Scalar: _subtract_from,
-        aten.logcumsumexp.default: running_reduction(torch.logsumexp, -math.inf),
     }
 
 
@@ -92,10 +90,12 @@ def running_reduction(reduce: Callable[..., Tensor], neutral: float) -> Callable
     """
 
     def decomposed(values: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-        if not values.dim() or not is_dynamic(values.shape[dim]):
+        wide = dtype or (values.dtype if values.is_floating_point() else torch.int64)
+        if not values.dim():
+            return values.to(wide, copy=True)
+        if not is_dynamic(values.shape[dim]):
             return NotImplemented
         axis, size = dim % values.dim(), values.shape[dim]
-        wide = dtype or (values.dtype if values.is_floating_point() else torch.int64)
         positions = torch.arange(size)
         is_before = (positions[None, :] <= positions[:, None]).reshape(
             [size, size, *[1] * (values.dim() - 1 - axis)]

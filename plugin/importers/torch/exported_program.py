@@ -38,12 +38,13 @@ from torch_mlir.extras.fx_importer import (
 from ...core._mlir import Value, ir
 from ...emit import variables
 from ...emit.operation import value
+from ...emit.torch_tensors import as_builtin, as_torch, builtin_tensor_type
 from ...errors import SubquantError, UnsupportedError
 from ...numerics.element_types import Array
 from ...transforms.base import NAMES_ATTRIBUTES
 from .control_flow import ControlFlowImporter, name_graphs
 from .decompositions import custom_decompositions, decomposition_table
-from .dimension_checks import builtin_tensor_type, check_dimensions
+from .dimension_checks import check_dimensions
 from .program_checks import check_program
 from .source_lines import (
     NamedLocations,
@@ -249,15 +250,14 @@ class _Tensors(FxImporterHooks):  # type: ignore[misc]
         name, type_ = self._variable(tensor, info), builtin_tensor_type(info.ir_type)
         with ir.InsertionPoint.at_block_begin(gni._b):
             loaded = _with_signs_of(variables.load(name, _signless(type_)), type_)
-            return value("torch_c.from_builtin_tensor", [loaded], info.ir_type)
+            return as_torch(loaded, info.ir_type)
 
     def store_produced_value(
         self, gni: GraphNodeImporter, py_value: Any, produced_ir_value: Value, info: InputInfo
     ) -> None:
         """Write a store of a variable, which `move_stores` moves to the end."""
-        type_ = builtin_tensor_type(produced_ir_value.type)
-        produced = value("torch_c.to_builtin_tensor", [produced_ir_value], type_)
-        stored = _with_signs_of(produced, _signless(type_))
+        produced = as_builtin(produced_ir_value)
+        stored = _with_signs_of(produced, _signless(produced.type))
         self._stores.append(variables.store(self._variable(py_value, info), stored))
 
     def move_stores(self, function: ir.Operation) -> None:

@@ -25,18 +25,19 @@ def _slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> Any:
-    """Select between a tensor and the elements of its slice with a step, by position.
+    """Join a slice with the elements around it; with a step select between both, by position.
 
-    torch-mlir's canonicalization of a step does not end.
+    torch-mlir writes a scatter of each element of the slice, which is slower, and its
+    canonicalization of a step does not end.
     """
     size = values.shape[dim]
-    if isinstance(size, torch.SymInt) or not source.numel():
+    if any(isinstance(each, torch.SymInt) for each in (size, start, end)) or not source.numel():
         return NotImplemented
-    if step == 1:
-        if start is not None and end is not None:
-            return NotImplemented
-        return torch.slice_scatter(values, source, dim, start or 0, size if end is None else end)
     sliced = range(size)[slice(start, end, step)]
+    if step == 1:
+        head = values.narrow(dim, 0, sliced.start)
+        tail = values.narrow(dim, sliced.stop, size - sliced.stop)
+        return torch.cat([head, source.to(values.dtype), tail], dim)
     axis = [-1 if each == dim % values.dim() else 1 for each in range(values.dim())]
     distance = torch.arange(size) - sliced.start
     is_inside = torch.logical_and(distance >= 0, distance < len(sliced) * step)
@@ -116,7 +117,7 @@ def _as_strided_scatter(
 def _unfold(values: Tensor, dimension: int, size: int, step: int) -> Any:
     """Take the windows of an axis by index; their elements are the last axis."""
     if not values.dim():
-        return NotImplemented
+        return values.reshape(1)[:size]
     axis = dimension % values.dim()
     starts = torch.arange((values.shape[axis] - size) // step + 1) * step
     positions = starts[:, None] + torch.arange(size)
@@ -161,6 +162,57 @@ def _cdist(left: Tensor, right: Tensor, p: float, compute_mode: int | None) -> T
     return difference.pow(p).sum(-1).pow(1 / p)
 
 
+def _shifted(sign: int) -> Callable[..., Any]:
+    """Return ``fftshift`` or ``ifftshift``: a rotation by half of the size, down or up."""
+
+    def decomposed(values: Tensor, dim: Sequence[int] | None = None) -> Any:
+        axes = [*range(values.dim())] if dim is None else [axis % values.dim() for axis in dim]
+        return torch.roll(values, [sign * (values.shape[axis] // 2) for axis in axes], axes)
+
+    return decomposed
+
+
+def _masked_scatter(values: Tensor, mask: Tensor, source: Tensor) -> Any:
+    """Expand the values and the mask to one shape, which torch-mlir does not."""
+    if values.shape == mask.shape:
+        return NotImplemented
+    return torch.masked_scatter(*torch.broadcast_tensors(values, mask), source)
+
+
+def _put(values: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Any:
+    """Write elements at flat positions."""
+    flat = values.reshape(-1).index_put((index.reshape(-1),), source.reshape(-1), accumulate)
+    return flat.reshape(values.shape)
+
+
+def _take(values: Tensor, index: Tensor) -> Any:
+    """Read elements at flat positions; of negative ones from the end."""
+    flat = values.reshape(-1)
+    positions = index.reshape(-1)
+    positions = torch.where(positions < 0, positions + flat.shape[0], positions)
+    return flat.index_select(0, positions).reshape(index.shape)
+
+
+def _nonzero_static(values: Tensor, *, size: int, fill_value: int = -1) -> Any:
+    """The positions of the first elements that are not 0, ``[size, rank]``."""
+    if is_dynamic(*values.shape):
+        return NotImplemented
+    rank, count = values.dim(), values.numel()
+    if not rank or not size or not count:
+        return torch.full((size, rank), fill_value, dtype=torch.int64)
+    is_nonzero = (values != 0).reshape(-1)
+    rows = torch.cumsum(is_nonzero.to(torch.int64), 0) - 1
+    rows = torch.where(torch.logical_and(is_nonzero, rows < size), rows, size)  # a row for others
+    flat = torch.full((size + 1,), -1, dtype=torch.int64)
+    flat = flat.scatter(0, rows, torch.arange(count))[:size]
+    columns, rest = [], flat
+    for extent in reversed(values.shape):
+        columns.append(torch.remainder(rest, extent))
+        rest = torch.div(rest, extent, rounding_mode="floor")
+    positions = torch.stack(columns[::-1], 1)
+    return torch.where(flat[:, None] < 0, fill_value, positions)
+
+
 def _clamp(values: Tensor, min: Any = None, max: Any = None) -> Any:
     """Clamp integers by floats as floats, in the type of the result."""
     bounds = [bound for bound in (min, max) if isinstance(bound, float)]
@@ -183,4 +235,12 @@ def indexing_operators() -> dict[Any, Callable[..., Any]]:
         aten.slice.Tensor: _slice,
         aten._cdist_forward.default: _cdist,
         aten.clamp.default: _clamp,
+        aten.masked_scatter.default: _masked_scatter,
+        aten.put.default: _put,
+        aten.take.default: _take,
+        aten.nonzero_static.default: _nonzero_static,
+        aten.narrow_copy.default: torch.narrow,
+        aten.unbind_copy.int: torch.unbind,
+        aten.fft_fftshift.default: _shifted(1),
+        aten.fft_ifftshift.default: _shifted(-1),
     }

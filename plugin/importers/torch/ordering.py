@@ -5,6 +5,7 @@ Source of the semantics: `aten/src/ATen/native` of PyTorch 2.13, the files that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -48,6 +49,8 @@ def _extreme_of(
     """Return ``max`` or ``min`` along an axis: the extreme and its position."""
 
     def decomposed(values: Tensor, dim: int, keepdim: bool = False) -> Any:
+        if not values.dim():  # ends torch-mlir's process
+            return values.clone(), torch.zeros((), dtype=torch.int64)
         if values.dtype == torch.bool:
             extreme, positions = decomposed(values.to(torch.uint8), dim, keepdim)
             return extreme.to(torch.bool), positions
@@ -109,10 +112,40 @@ def _running_extreme(is_extreme: Callable[..., Tensor]) -> Callable[..., Any]:
     return decomposed
 
 
-def _running_product(values: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+def _running_logarithm(values: Tensor, dim: int) -> Any:
+    """``logcumsumexp``: torch-mlir exponentiates the elements themselves, without a maximum.
+
+    ``log(exp(a) + exp(b)) = max(a, b) + log1p(exp(-|a - b|))`` (``ReduceOps.cpp``).
+    """
+    if not values.dim() or is_dynamic(values.shape[dim]):
+        return running_reduction(torch.logsumexp, -math.inf)(values, dim)
+
+    def combined(earlier: Sequence[Tensor], later: Sequence[Tensor]) -> Sequence[Tensor]:
+        largest = torch.maximum(earlier[0], later[0])
+        least = torch.minimum(earlier[0], later[0])
+        sum_ = largest + torch.log1p(torch.exp(least - largest))
+        is_same_infinity = torch.logical_and(largest == least, torch.isinf(largest))
+        return [torch.where(is_same_infinity, largest, sum_)]
+
+    return _running([values], dim, combined)[0]
+
+
+def _log_of_sum(values: Tensor, dim: Sequence[int], keepdim: bool = False) -> Any:
+    """``logsumexp``: ``m + log(sum(exp(x - m)))``, where m is the maximum (``ReduceOps.cpp``).
+
+    That of a number is the number: torch-mlir's process ends with an error.
+    """
     if not values.dim():
-        return NotImplemented
-    if is_dynamic(values.shape[dim]):
+        return values.clone()
+    floats = values if values.is_floating_point() else values.to(torch.float32)
+    largest = torch.amax(floats, dim, True)
+    largest = torch.where(torch.isinf(largest), 0.0, largest)
+    total = torch.log(torch.sum(torch.exp(floats - largest), dim, True)) + largest
+    return total if keepdim else torch.squeeze(total, dim)
+
+
+def _running_product(values: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    if not values.dim() or is_dynamic(values.shape[dim]):
         return running_reduction(torch.prod, 1)(values, dim, dtype=dtype)
     wide = dtype or (values.dtype if values.is_floating_point() else torch.int64)
     return _running([values.to(wide)], dim, lambda a, b: [a[0] * b[0]])[0]
@@ -213,6 +246,8 @@ def ordering_operators() -> dict[Any, Callable[..., Any]]:
         aten.cummax.default: _running_extreme(torch.ge),
         aten.cummin.default: _running_extreme(torch.le),
         aten.cumprod.default: _running_product,
+        aten.logcumsumexp.default: _running_logarithm,
+        aten.logsumexp.default: _log_of_sum,
         aten.median.default: _of_all(median),
         aten.median.dim: median,
         aten.nanmedian.default: _of_all(nanmedian),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -90,22 +90,59 @@ def max_pool_with_indices(
 ) -> Any:
     """Pool padded values along two or three axes; indices are those of the values unpadded.
 
-    torch-mlir takes strides that are left out for 1, not for the sizes of the kernel.
+    torch-mlir takes strides that are left out for 1, not for the sizes of the kernel, and has no
+    indices of three axes.
     """
-    operator = getattr(torch.ops.aten, f"max_pool{len(kernel)}d_with_indices").default
-    if not ceil_mode:
-        return NotImplemented if stride else operator(values, kernel, kernel, padding, dilation)
     axes = _axes(values, kernel, stride, padding, dilation, ceil_mode)
     rank = len(axes)
+    if rank == 3 and not any(isinstance(axis.size, torch.SymInt) for axis in axes):
+        return _pooled_volume(values, axes), _volume_indices(values, axes)
+    operator = getattr(torch.ops.aten, f"max_pool{rank}d_with_indices").default
+    if not ceil_mode:
+        return NotImplemented if stride else operator(values, kernel, kernel, padding, dilation)
     padded = _pad(values, axes, _lowest(values))
     steps = [axis.stride for axis in axes], [0] * rank, [axis.dilation for axis in axes]
     pooled, offsets = operator(padded, kernel, *steps)
+    return pooled, _unpadded(offsets, padded, axes)
+
+
+def _unpadded(offsets: Tensor, padded: Tensor, axes: Sequence[_Axis]) -> Tensor:
+    """Convert flat indices of padded values to those of the values."""
     indices, scale = torch.zeros_like(offsets), 1
     for number, axis in reversed(list(enumerate(axes))):
-        size = int(padded.shape[number - rank])
+        size = int(padded.shape[number - len(axes)])
         indices = indices + (offsets % size - axis.padding) * scale
         offsets, scale = offsets // size, scale * axis.size
-    return pooled, indices
+    return indices
+
+
+def _pooled_volume(values: Tensor, axes: Sequence[_Axis]) -> Tensor:
+    """Take the maxima of windows of three axes: of planes, then along the first axis."""
+    padded = _pad(values, axes, _lowest(values))
+    depth, height, width = axes
+
+    def pooled(images: Tensor, *sides: _Axis) -> Tensor:
+        parameters = (
+            [getattr(each, name) for each in sides] for name in ("kernel", "stride", "dilation")
+        )
+        kernel, stride, dilation = parameters
+        return torch.max_pool2d(images, kernel, stride, 0, dilation)
+
+    planes = pooled(padded.flatten(0, -4), height, width).unflatten(0, padded.shape[:-3])
+    line = replace(depth, kernel=1, stride=1, dilation=1)
+    volumes = planes.flatten(-2).reshape(-1, 1, planes.shape[-3], math.prod(planes.shape[-2:]))
+    return pooled(volumes, depth, line).reshape(*padded.shape[:-3], -1, *planes.shape[-2:])
+
+
+def _volume_indices(values: Tensor, axes: Sequence[_Axis]) -> Tensor:
+    """Return the flat index of the maximum of each window of three axes."""
+    padded = _pad(values, axes, _lowest(values))
+    windows = [
+        torch.arange(axis.windows)[:, None] * axis.stride
+        + torch.arange(axis.kernel) * axis.dilation
+        for axis in axes
+    ]
+    return _unpadded(_maxima(padded, windows)[1], padded, axes)
 
 
 def avg_pool(
@@ -117,8 +154,17 @@ def avg_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    """Sum padded values along one to three axes, and divide by the element count of each window."""
-    if not ceil_mode:
+    """Sum padded values along one to three axes, and divide by the element count of each window.
+
+    torch-mlir drops a divisor of three axes. Sums of integers are divided toward zero.
+    """
+    if not values.is_floating_point():
+        floats = values.to(torch.float64)
+        divisor = () if len(kernel) == 1 else (divisor_override,)
+        average = getattr(torch.nn.functional, f"avg_pool{len(kernel)}d")
+        mean = average(floats, kernel, stride, padding, ceil_mode, count_include_pad, *divisor)
+        return torch.trunc(mean).to(values.dtype)
+    if not ceil_mode and divisor_override is None:
         return NotImplemented
     axes = _axes(values, kernel, stride, padding, (1,), ceil_mode)
     rank = len(axes)

@@ -17,7 +17,12 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 def reshaping_operators() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions by operator."""
     aten = torch.ops.aten
-    return {aten.view.default: _view, aten.repeat.default: _repeat}
+    return {
+        aten.view.default: _view,
+        aten.repeat.default: _repeat,
+        aten.permute_copy.default: torch.permute,
+        aten.view_copy.default: torch.reshape,
+    }
 
 
 def _view(values: torch.Tensor, shape: Sequence[Any]) -> Any:

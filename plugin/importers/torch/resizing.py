@@ -1,5 +1,7 @@
 """Decompositions of ``upsample_nearest``, ``upsample_linear`` and ``upsample_bicubic``.
 
+With ``antialias`` the weights are those of a filter that is stretched by the factor of a reduction.
+
 PyTorch's decompositions index all axes at once, with an index of each element of the result: a
 bilinear resize of 16 images of 64 x 64 took 30 ms, and 0.4 axis by axis. An element of the result
 is a weighted sum of elements of the input at positions along each axis, which are computed in f32,
@@ -7,12 +9,14 @@ with the reciprocal of a factor. The last axis is first, as in PyTorch's kernels
 
 Along dynamic axes only ``upsample_nearest`` by a whole factor is decomposed here.
 
-Source: ``aten/src/ATen/native/UpSample.h`` of PyTorch 2.13: ``compute_scales_value``,
-``area_pixel_compute_source_index``, ``get_cubic_upsample_coefficients``.
+Sources: ``aten/src/ATen/native/UpSample.h`` of PyTorch 2.13: ``compute_scales_value``,
+``area_pixel_compute_source_index``, ``get_cubic_upsample_coefficients``; ``UpSampleKernel.cpp``:
+``_compute_indices_weights_aa``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -37,9 +41,21 @@ def resizing_operators(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         aten.upsample_trilinear3d.vec: _linear_taps,
         aten.upsample_bicubic2d.vec: _cubic_taps,
     }
-    return {each: _nearest(offset, table[each]) for each, offset in nearest.items()} | {
-        each: _weighted(taps, table[each]) for each, taps in weighted.items()
+    antialiased = {
+        "_upsample_bilinear2d_aa": _antialiased(_triangle, 1.0),
+        "_upsample_bicubic2d_aa": _antialiased(_cubic, 2.0),
     }
+    for name, taps in antialiased.items():
+        weighted[getattr(aten, name).vec] = taps
+        weighted[getattr(aten, name).default] = taps
+    return {each: _nearest(offset, table[each]) for each, offset in nearest.items()} | {
+        each: _weighted(taps, table.get(each, _refused)) for each, taps in weighted.items()
+    }
+
+
+def _refused(*arguments: Any) -> Any:
+    """There is no decomposition."""
+    return NotImplemented
 
 
 def _is_dynamic(extents: Sequence[Any]) -> bool:
@@ -89,8 +105,11 @@ def _nearest(offset: float, otherwise: Callable[..., Any]) -> Callable[..., Any]
     return decomposed
 
 
-_Taps: TypeAlias = Callable[[Tensor], tuple[Tensor, list[tuple[int, Tensor]]]]
-"""The first positions along an axis, f32, and for each tap its distance to them and its weights."""
+_Taps: TypeAlias = Callable[[Tensor, float, bool, int], tuple[Tensor, list[tuple[int, Tensor]]]]
+"""The taps of elements: of their numbers, the step, ``align_corners`` and the size of the input.
+
+The first positions along the axis, f32, and for each tap its distance to them and its weights.
+"""
 
 
 def _weighted(taps: _Taps, otherwise: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,8 +119,11 @@ def _weighted(taps: _Taps, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         values: Tensor,
         sizes: Sequence[Any] | None,
         align_corners: bool,
-        factors: Sequence[float] | None = None,
+        *factor_arguments: Any,
     ) -> Any:
+        [factors] = factor_arguments if len(factor_arguments) == 1 else [factor_arguments or None]
+        if factors is not None and None in factors:
+            factors = None
         extents = values.shape[2:]
         if _is_dynamic([*extents, *(sizes or ())]) or not values.is_floating_point():
             return otherwise(values, sizes, align_corners, factors)
@@ -118,8 +140,7 @@ def _weighted(taps: _Taps, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         for axis, scale in reversed(list(enumerate(scales, 2))):
             extent, size = values.shape[axis], results[axis - 2]
             along = torch.arange(size, dtype=computed)
-            positions = along * scale if align_corners else (along + 0.5) * scale - 0.5
-            first, weights = taps(positions)
+            first, weights = taps(along, scale, align_corners, extent)
             shape = [-1] + [1] * (values.dim() - 1 - axis)
             index = first.to(torch.int64)
             terms = [
@@ -133,14 +154,55 @@ def _weighted(taps: _Taps, otherwise: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
-def _linear_taps(positions: Tensor) -> tuple[Tensor, list[tuple[int, Tensor]]]:
-    positions = torch.clamp(positions, min=0)
+def _linear_taps(
+    along: Tensor, scale: float, align_corners: bool, extent: int
+) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+    positions = torch.clamp(_positions(along, scale, align_corners), min=0)
     first = torch.floor(positions)
     weight = positions - first
     return first, [(0, 1 - weight), (1, weight)]
 
 
-def _cubic_taps(positions: Tensor) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+def _cubic_taps(
+    along: Tensor, scale: float, align_corners: bool, extent: int
+) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+    positions = _positions(along, scale, align_corners)
     first = torch.floor(positions)
     weights = cubic_weights(positions - first)
     return first, [(number - 1, weight) for number, weight in enumerate(weights)]
+
+
+def _positions(along: Tensor, scale: float, align_corners: bool) -> Tensor:
+    return along * scale if align_corners else (along + 0.5) * scale - 0.5
+
+
+def _antialiased(filter_: Callable[[Tensor], Tensor], radius: float) -> Callable[..., Any]:
+    """Return the taps of a filter, which is 0 from a radius on."""
+
+    def taps(
+        along: Tensor, scale: float, align_corners: bool, extent: int
+    ) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+        stretch = max(scale, 1.0)
+        center = (along + 0.5) * scale
+        first = torch.clamp(torch.floor(center - radius * stretch + 0.5), min=0)
+        end = torch.clamp(torch.floor(center + radius * stretch + 0.5), max=extent)
+        weights = []
+        for distance in range(math.ceil(2 * radius * stretch) + 1):
+            position = first + distance
+            weight = filter_(torch.abs(position - center + 0.5) * (1.0 / stretch))
+            weights.append(torch.where(position < end, weight, 0.0))
+        total = added(weights)
+        return first, [(number, weight / total) for number, weight in enumerate(weights)]
+
+    return taps
+
+
+def _triangle(x: Tensor) -> Tensor:
+    return torch.clamp(1.0 - x, min=0.0)
+
+
+def _cubic(x: Tensor) -> Tensor:
+    """The cubic filter with ``a`` = -1/2."""
+    inner = (1.5 * x - 2.5) * x * x + 1.0
+    outer = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+    return torch.where(x < 1.0, inner, torch.where(x < 2.0, outer, 0.0))

@@ -1,7 +1,7 @@
 """Decompositions of scatters and bags that torch-mlir 20261001 lacks.
 
-A sum of elements at indices is ``scatter_add``. torch-mlir writes no scatter with another function:
-extremes and products compare each index with all positions of the axis, and reduce.
+A sum of elements at indices is ``scatter_add``; extremes and products with the values are
+`transforms/torch/direct_operators.py`'s.
 
 Source of the semantics: ``ScatterGatherKernel.cpp`` and ``EmbeddingBag.cpp`` in
 ``aten/src/ATen/native`` of PyTorch 2.13.
@@ -29,12 +29,12 @@ def _highest(dtype: torch.dtype) -> float:
     return math.inf if dtype.is_floating_point else int(torch.iinfo(dtype).max)
 
 
-_REDUCTIONS: dict[str, tuple[Callable[[torch.dtype], float], Any, Any]] = {
-    "amax": (_lowest, torch.amax, torch.maximum),
-    "amin": (_highest, torch.amin, torch.minimum),
-    "prod": (lambda dtype: 1, torch.prod, torch.mul),
+_IDENTITIES: dict[str, Callable[[torch.dtype], float]] = {
+    "amax": _lowest,
+    "amin": _highest,
+    "prod": lambda dtype: 1,
 }
-"""The identity, the reduction of an axis, and the function of two operands."""
+"""The number that changes no result."""
 
 
 def _scatter_reduce(
@@ -51,41 +51,40 @@ def _scatter_reduce(
     if any(isinstance(size, torch.SymInt) for size in sizes):
         return NotImplemented
     if not values.dim():
-        shaped = (each.reshape(1) for each in (values, index, source))
-        scalar, own_index, element = shaped
-        result = _scatter_reduce(scalar, 0, own_index, element, reduce, include_self=include_self)
+        scalar, own_index, element = (each.reshape(1) for each in (values, index, source))
+        result = torch.scatter_reduce(
+            scalar, 0, own_index, element, reduce, include_self=include_self
+        )
         return result.reshape(())
     dim = dim % values.dim()
     if not index.numel():
         return values.clone()
+    is_narrower = source.shape != index.shape
     for axis, size in enumerate(index.shape):
         source = source.narrow(axis, 0, size)
         rest = values.shape[axis] - size
         if axis != dim and rest:  # the index leaves the end of this axis out
-            head = _scatter_reduce(
+            head = torch.scatter_reduce(
                 values.narrow(axis, 0, size), dim, index, source, reduce, include_self=include_self
             )
             return torch.cat([head, values.narrow(axis, size, rest)], axis)
+    if reduce in _IDENTITIES and include_self:
+        if not is_narrower:
+            return NotImplemented
+        return torch.scatter_reduce(values, dim, index, source, reduce)
     ones = torch.ones(source.shape, dtype=torch.int64)
     counts = torch.zeros(values.shape, dtype=torch.int64).scatter_add(dim, index, ones)
-    if reduce in ("sum", "mean"):
-        if not include_self:
-            values = torch.where(counts > 0, torch.zeros_like(values), values)
-        total = values.scatter_add(dim, index, source)
-        if reduce == "sum":
-            return total
-        divisor = torch.clamp(counts + int(include_self), min=1).to(values.dtype)
-        mode = None if values.is_floating_point() else "floor"
-        return torch.div(total, divisor, rounding_mode=mode)
-    identity_of, reduction, combination = _REDUCTIONS[reduce]
-    sources, targets = (each.movedim(dim, -1)[..., None, :] for each in (source, index))
-    is_target = targets == torch.arange(values.shape[dim])[:, None]  # [..., size, index size]
-    identity = torch.full((), identity_of(values.dtype), dtype=values.dtype)
-    reduced = reduction(torch.where(is_target, sources, identity), -1).movedim(-1, dim)
-    reduced = reduced.to(values.dtype)
-    if include_self:
-        return combination(values, reduced)
-    return torch.where(counts > 0, reduced, values)
+    if not include_self:
+        identity = _IDENTITIES[reduce](values.dtype) if reduce in _IDENTITIES else 0
+        values = torch.where(counts > 0, torch.full_like(values, identity), values)
+    if reduce in _IDENTITIES:
+        return torch.scatter_reduce(values, dim, index, source, reduce)
+    total = values.scatter_add(dim, index, source)
+    if reduce == "sum":
+        return total
+    divisor = torch.clamp(counts + int(include_self), min=1).to(values.dtype)
+    mode = None if values.is_floating_point() else "floor"
+    return torch.div(total, divisor, rounding_mode=mode)
 
 
 _NAMES = {"add": "sum", "multiply": "prod"}
@@ -93,12 +92,12 @@ _NAMES = {"add": "sum", "multiply": "prod"}
 
 
 def _scatter(values: Tensor, dim: int, index: Tensor, source: Tensor, *, reduce: str) -> Any:
-    return _scatter_reduce(values, dim, index, source, _NAMES[reduce])
+    return torch.scatter_reduce(values, dim, index, source, _NAMES[reduce])
 
 
 def _scatter_number(values: Tensor, dim: int, index: Tensor, value: Any, *, reduce: str) -> Any:
     source = torch.full(index.shape, value, dtype=values.dtype)
-    return _scatter_reduce(values, dim, index, source, _NAMES[reduce])
+    return torch.scatter_reduce(values, dim, index, source, _NAMES[reduce])
 
 
 def _index_reduce(
@@ -115,7 +114,7 @@ def _index_reduce(
         return NotImplemented
     shape = [-1 if axis == dim % values.dim() else 1 for axis in range(values.dim())]
     wide = index.to(torch.int64).reshape(shape).expand(source.shape)
-    return _scatter_reduce(values, dim, wide, source, reduce, include_self=include_self)
+    return torch.scatter_reduce(values, dim, wide, source, reduce, include_self=include_self)
 
 
 def _embedding_bag(

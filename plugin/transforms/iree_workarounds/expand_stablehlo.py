@@ -43,7 +43,6 @@ from ..base import (
     named,
     producer_named,
 )
-from .angles import ANGLES, expand_angle
 from .batch_norm import expand_batch_norm_grad, expand_batch_norm_training
 from .bf16_quantization import round_quantization
 from .broadcast_axes import order_broadcast
@@ -68,6 +67,7 @@ from .einsum import EINSUMS, expand_einsum
 from .exact_divisions import divide_exactly
 from .f16_accumulators import widen_bf16_product, widen_product, widen_reduction
 from .float8_arithmetic import write_float8
+from .float_functions import FLOAT_FUNCTIONS, expand_float_function
 from .host_divisions import DIVISIONS, check_divisor
 from .index_bounds import clamp_gather, order_indices, pad_scatter, widen_starts
 from .index_switches import expand_index_switch
@@ -76,6 +76,7 @@ from .long_loops import split_dot, split_reduce
 from .narrow_integer_bodies import widen_narrow_body
 from .nested_reductions import separate_nested_reductions
 from .partial_reads import separate_partial_reads
+from .remainders import expand_remainder
 from .returned_booleans import separate_booleans
 from .reversal import expand_reverse
 from .roundings import ROUNDINGS, round_by_addition
@@ -132,7 +133,7 @@ class ExpandStablehlo(ModulePass):
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
         # Each step sees the results of the earlier ones.
-        steps = [_SHAPES, _GATHERS, _BOUNDS, _PATTERNS, _DILATIONS, _MULTIPLICANDS]
+        steps = [_SHAPES, _GATHERS, _BOUNDS, _FLOATS, _PATTERNS, _DILATIONS, _MULTIPLICANDS]
         steps += [_PATCHES, _F16_ACCUMULATORS, _WIDE_ACCUMULATORS, _DYNAMIC, _PADS]
         if self.widen_bf16:
             steps.append(dict.fromkeys(CONTRACTIONS, widen_bf16_product))
@@ -224,6 +225,7 @@ _BOUNDS: dict[str, Pattern] = {
     "stablehlo.scatter": pad_scatter,
     "stablehlo.sort": stabilize_sort,
 }
+_FLOATS: dict[str, Pattern] = dict.fromkeys(FLOAT_FUNCTIONS, expand_float_function)
 _PATTERNS: dict[str, Pattern] = {
     "stablehlo.add": _add,
     "stablehlo.convert": _convert_integers,
@@ -235,9 +237,9 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.dynamic_reshape": expand_dynamic_reshape,
     "stablehlo.pad": separate_pad,
     "stablehlo.reduce_window": cut_windows,
+    "stablehlo.remainder": expand_remainder,
     "stablehlo.reverse": expand_reverse,
     **SINGLE_DEVICE,
-    **dict.fromkeys(ANGLES, expand_angle),
     **dict.fromkeys(ARCTANGENTS, expand_arctangent),
     **dict.fromkeys(SPECIAL, expand_special),
     **dict.fromkeys(UPDATES, separate_updated),

@@ -43,8 +43,8 @@ def separate_squares(op: Operation) -> NoMatch | None:
         return NoMatch("reduces no squares")
     if not isinstance(element_type(op.operands[0].type), (ir.F32Type, ir.F64Type)):
         return NoMatch("has other elements than f32 and f64")
-    rows = int(op.operands[0].type.shape[0])
-    if 0 <= rows <= _MAX_STEP_ROWS:
+    shape = op.operands[0].type.shape
+    if not shape or 0 <= int(shape[0]) <= _MAX_STEP_ROWS:
         return NoMatch("has few rows")
     if op.regions[0].blocks[0].operations[0].operation.name != "stablehlo.add":
         return NoMatch("is no sum")

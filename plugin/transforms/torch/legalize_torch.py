@@ -30,6 +30,7 @@ from ...errors import Remark, UnsupportedError
 from ..base import UNCHANGED, ModulePass, named, producer_named, walk
 from .constant_arithmetic import fold_constant_arithmetic
 from .constant_unpacking import fold_constant_unpacking
+from .direct_operators import write_operators
 from .dynamic_shapes import write_broadcasts, write_iotas, write_shapes
 from .float8_bytes import write_bytes
 from .hidden_constants import hide_constants, show_constants
@@ -143,6 +144,7 @@ class LegalizeTorch(ModulePass):
         register_upstream_passes()
         normalize_indices(module)
         write_remainders(module)
+        write_operators(module)
         reverse_output_paddings(module)
         hide_constants(module)
         _check_pools(module)

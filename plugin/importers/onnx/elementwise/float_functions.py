@@ -14,6 +14,8 @@ import numpy as np
 
 from ....numerics.array_functions import erf, tanh
 from ....numerics.element_types import AnyArray
+from ....numerics.exponentials import cosh, sinh
+from ....numerics.trigonometry import arccosine, arcsine
 from ..call import Call, Operand, importer
 from .float_operands import in_f32, number_like
 
@@ -29,26 +31,22 @@ def _sign(value: AnyArray) -> AnyArray:
     return np.where(value != value, value, signs) if is_float else signs
 
 
-def _arcsin(x: AnyArray) -> AnyArray:
-    """``atan2(x, sqrt((1 - x) * (1 + x)))``."""
-    one = number_like(1, x)
-    return np.arctan2(x, np.sqrt((one - x) * (one + x)))
-
-
-def _arccos(x: AnyArray) -> AnyArray:
-    """``2 * atan2(sqrt(1 - x), sqrt(1 + x))``."""
-    one = number_like(1, x)
-    return number_like(2, x) * np.arctan2(np.sqrt(one - x), np.sqrt(one + x))
-
-
 def _sinh(x: AnyArray) -> AnyArray:
-    """``(t + t / (t + 1)) / 2`` of ``t = exp(|x|) - 1``, with the sign of ``x``."""
+    """The hyperbolic sine; of f64 it is ``(t + t / (t + 1)) / 2`` of ``t = exp(|x|) - 1``, with the sign of ``x``."""
+    if x.dtype == np.float32:
+        return sinh(x)
     one, half = number_like(1, x), number_like(0.5, x)
     t: AnyArray = np.expm1(np.abs(x))
     small = half * (t + t / (t + one))
     large = half * np.exp(np.abs(x))  # t / (t + 1) is NaN where t overflows
     magnitude = np.where(np.abs(x) < number_like(20, x), small, large)
     return np.where(x < number_like(0, x), -magnitude, magnitude)
+
+
+def _cosh(x: AnyArray) -> AnyArray:
+    if x.dtype == np.float32:
+        return cosh(x)
+    return number_like(0.5, x) * np.exp(x) + number_like(0.5, x) * np.exp(-x)
 
 
 def _arcsinh(x: AnyArray) -> AnyArray:
@@ -75,15 +73,15 @@ def _arccosh(x: AnyArray) -> AnyArray:
 
 
 _FLOAT_FUNCTIONS: dict[str, Callable[[AnyArray], AnyArray]] = {
-    "Acos": _arccos,
+    "Acos": arccosine,
     "Acosh": _arccosh,
-    "Asin": _arcsin,
+    "Asin": arcsine,
     "Asinh": _arcsinh,
     "Atan": lambda x: np.arctan2(x, np.broadcast_to(number_like(1, x), x.shape)),
     "Atanh": lambda x: number_like(0.5, x) * (np.log1p(x) - np.log1p(-x)),
     "Ceil": np.ceil,
     "Cos": np.cos,
-    "Cosh": lambda x: number_like(0.5, x) * np.exp(x) + number_like(0.5, x) * np.exp(-x),
+    "Cosh": _cosh,
     "Erf": erf,
     "Exp": np.exp,
     "Floor": np.floor,
