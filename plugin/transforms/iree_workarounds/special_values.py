@@ -103,8 +103,8 @@ def _atan2(y: ArrayLike, x: ArrayLike) -> ArrayLike:
 def _power(base: ArrayLike, exponent: ArrayLike) -> ArrayLike:
     """``base**exponent``; by products, a quotient or a root for a few constant exponents."""
     attribute = splat_attribute(exponent.value)
-    numbers = [] if attribute is None else array_of_dense(attribute).reshape(-1)
-    number = numbers[0] if len(numbers) else None
+    has_number = attribute is not None and math.prod(attribute.type.shape)
+    number = array_of_dense(attribute).flat[0] if has_number else None
     if number in (1.0, 2.0, 3.0):
         return functools.reduce(operator.mul, [base] * int(number))
     if number == -1.0:

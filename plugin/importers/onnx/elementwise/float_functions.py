@@ -32,7 +32,7 @@ def _sign(value: AnyArray) -> AnyArray:
 
 
 def _sinh(x: AnyArray) -> AnyArray:
-    """The hyperbolic sine; of f64 it is ``(t + t / (t + 1)) / 2`` of ``t = exp(|x|) - 1``, with the sign of ``x``."""
+    """The hyperbolic sine; in f64 ``(t + t / (t + 1)) / 2`` with ``t = exp(|x|) - 1``."""
     if x.dtype == np.float32:
         return sinh(x)
     one, half = number_like(1, x), number_like(0.5, x)
