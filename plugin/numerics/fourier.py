@@ -56,6 +56,30 @@ def fourier_transform(
     return outer[0].transpose(*order).reshape(shape), outer[1].transpose(*order).reshape(shape)
 
 
+def half_spectrum(real: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Return the first ``n // 2 + 1`` elements of the transform of real input ``[..., n]``."""
+    half = (..., slice(0, real.shape[-1] // 2 + 1))
+    transformed = fourier_transform(real)
+    return transformed[0][half], transformed[1][half]
+
+
+def inverse_of_half(real: AnyArray, imaginary: AnyArray, length: int) -> AnyArray:
+    """Return the real input ``[..., length]`` of a half spectrum.
+
+    The other half is the conjugate, in reverse.
+
+    Args:
+        real, imaginary: ``[..., length // 2 + 1]``.
+    """
+    end = length - length // 2
+    real, imaginary = (
+        np.concatenate([half, sign * np.flip(half[..., 1:end], half.ndim - 1)], axis=-1)
+        for half, sign in ((real, 1.0), (imaginary, -1.0))
+    )
+    values: AnyArray = fourier_transform(real, imaginary, 1)[0] * (1 / length)
+    return values
+
+
 def _rotations(exponents: Array, length: int, sign: int, dtype: DType) -> tuple[Array, Array]:
     """The cosine and the sine of ``exponents / length`` of a circle."""
     angles = sign * 2 * np.pi * (exponents % length) / length

@@ -29,6 +29,7 @@ from .resizing import resizing_operators
 from .scattering import scattering_operators
 from .source_lines import nodes_of
 from .special_functions import special_functions
+from .windows import window_operators
 
 Tensor: TypeAlias = torch.Tensor
 Table = dict[Any, Callable[..., Any]]
@@ -330,6 +331,7 @@ def decomposition_table() -> Table:
         reshaping_operators,
         scattering_operators,
         special_functions,
+        window_operators,
     ):
         table |= operators()
     table |= {

@@ -42,6 +42,7 @@ from ...emit.torch_tensors import as_builtin, as_torch, builtin_tensor_type
 from ...errors import SubquantError, UnsupportedError
 from ...numerics.element_types import Array
 from ...transforms.base import NAMES_ATTRIBUTES
+from .complex_programs import with_real_tensors
 from .control_flow import ControlFlowImporter, name_graphs
 from .decompositions import custom_decompositions, decomposition_table
 from .dimension_checks import check_dimensions
@@ -81,7 +82,7 @@ def import_programs(programs: Mapping[str, ExportedProgram], module: ir.Module) 
         table = decomposition_table()
         decomposed = {
             name: _decomposed(each, custom_decompositions(each) | table)
-            for name, each in programs.items()
+            for name, each in ((name, with_real_tensors(each)) for name, each in programs.items())
         }
     for program in decomposed.values():
         drop_frames_of_pytorch(program)

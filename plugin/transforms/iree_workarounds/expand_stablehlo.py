@@ -68,6 +68,7 @@ from .exact_divisions import divide_exactly
 from .f16_accumulators import widen_bf16_product, widen_product, widen_reduction
 from .float8_arithmetic import write_float8
 from .float_functions import FLOAT_FUNCTIONS, expand_float_function
+from .fourier_transforms import expand_fft
 from .host_divisions import DIVISIONS, check_divisor
 from .index_bounds import clamp_gather, order_indices, pad_scatter, widen_starts
 from .index_switches import expand_index_switch
@@ -235,6 +236,7 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.dynamic_broadcast_in_dim": expand_dynamic_broadcast,
     "stablehlo.dynamic_pad": expand_dynamic_pad,
     "stablehlo.dynamic_reshape": expand_dynamic_reshape,
+    "stablehlo.fft": expand_fft,
     "stablehlo.pad": separate_pad,
     "stablehlo.reduce_window": cut_windows,
     "stablehlo.remainder": expand_remainder,

@@ -16,10 +16,11 @@ After::
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ...core._mlir import Operation, Value, ir
 from ...emit import stablehlo
-from ...emit.operation import splat, tensor_type, value
+from ...emit.operation import parse_attribute, splat, tensor_type, value, with_element
 from ...emit.torch_tensors import as_builtin, as_torch, builtin_tensor_type
 from ..base import producer_named, walk
 
@@ -31,6 +32,8 @@ _FUNCTIONS = {
     "aten.special_i1e": "chlo.bessel_i1e",
 }
 _REDUCTIONS = {"amax": "maximum", "amin": "minimum", "prod": "multiply"}
+_TRANSFORMS = {"subquant.fft": "FFT", "subquant.irfft": "IRFFT", "subquant.rfft": "RFFT"}
+"""Operators of `importers/torch/fourier_operators.py`, with types of ``stablehlo.fft``."""
 _SCATTER = "aten.scatter_reduce.two"
 
 
@@ -45,6 +48,9 @@ def write_operators(module: Operation) -> None:
                 x = stablehlo.convert(as_builtin(tensor), element)
                 operands = [*(_order(each, x.type) for each in orders), x]
                 _replace(op, value(_FUNCTIONS[name], operands, x.type))
+        elif name in _TRANSFORMS:
+            with ir.InsertionPoint(op), op.location:
+                _replace(op, *_transformed(op, _TRANSFORMS[name]))
         elif name == _SCATTER and (reduction := _reduction(op)) is not None:
             with ir.InsertionPoint(op), op.location:
                 _replace(op, _scattered(op, *reduction))
@@ -60,13 +66,43 @@ def _operator(op: Operation) -> str:
 
 def _order(number: Value, type_: ir.Type) -> Value:
     """The order of ``polygamma``, for each element."""
-    constant = ir.IntegerAttr(number.owner.attributes["value"]).value
-    return stablehlo.constant_of(splat(constant, type_))
+    return stablehlo.constant_of(splat(_constant(number, ir.IntegerAttr), type_))
 
 
-def _replace(op: Operation, result: Value) -> None:
-    op.results[0].replace_all_uses_with(as_torch(result, op.results[0].type))
+def _replace(op: Operation, *results: Value) -> None:
+    for old, new in zip(op.results, results, strict=True):
+        old.replace_all_uses_with(as_torch(new, old.type))
     op.erase()
+
+
+def _transformed(op: Operation, kind: str) -> list[Value]:
+    """Transform the last axis of a real tensor, or of its real and imaginary parts."""
+    types = [builtin_tensor_type(each.type) for each in op.results]
+    if kind == "RFFT":
+        operand = as_builtin(op.operands[0])
+        length = int(operand.type.shape[-1])
+    else:
+        components = [as_builtin(each) for each in op.operands[:2]]
+        operand = value("stablehlo.complex", components, _complex_of(components[0].type))
+        length = int(types[0].shape[-1])
+    if kind == "FFT" and _constant(op.operands[2], ir.BoolAttr):
+        kind = "IFFT"
+    attributes = {
+        "fft_type": parse_attribute(f"#stablehlo<fft_type {kind}>"),
+        "fft_length": ir.DenseI64ArrayAttr.get([length]),
+    }
+    if kind == "IRFFT":
+        return [value("stablehlo.fft", [operand], types[0], attributes)]
+    result = value("stablehlo.fft", [operand], _complex_of(types[0]), attributes)
+    return [value(f"stablehlo.{part}", [result], types[0]) for part in ("real", "imag")]
+
+
+def _complex_of(type_: ir.Type) -> ir.Type:
+    return with_element(type_, ir.ComplexType.get(type_.element_type))
+
+
+def _constant(number: Value, attribute: Any) -> Any:
+    return attribute(number.owner.attributes["value"]).value
 
 
 def _reduction(op: Operation) -> tuple[int, str] | None:

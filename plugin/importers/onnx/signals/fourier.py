@@ -14,7 +14,7 @@ import numpy as np
 
 from ....numerics.array_functions import take
 from ....numerics.element_types import AnyArray
-from ....numerics.fourier import fourier_transform
+from ....numerics.fourier import fourier_transform, half_spectrum, inverse_of_half
 from ..call import Call, Operand, importer
 
 
@@ -59,23 +59,18 @@ def dft(call: Call) -> Operand:
         None if each is None else _with_length(each.transpose(*order), count)
         for each in (real, imaginary)
     )
-    if count < length:
-        real, imaginary = _completed(real, length, 1), _completed(imaginary, length, -1)
-    components: Sequence[AnyArray] = fourier_transform(real, imaginary, 1 if is_inverse else -1)
-    if is_onesided and not is_inverse:
-        components = components[0][..., : length // 2 + 1], components[1][..., : length // 2 + 1]
+    components: Sequence[AnyArray]
+    if is_onesided:
+        components = half_spectrum(real)
+        if is_inverse:
+            components = (inverse_of_half(real, imaginary, length),)
+    else:
+        components = fourier_transform(real, imaginary, 1 if is_inverse else -1)
+        if is_inverse:
+            components = [each * np.asarray(1 / length, each.dtype) for each in components]
     back = np.argsort(order).tolist()
-    components = components[:1] if is_onesided and is_inverse else components
     result = np.stack([each.transpose(*back) for each in components], axis=-1)
-    if is_inverse:
-        result = result * np.asarray(1 / length, result.dtype)
     return call.typed(result.astype(value.dtype))
-
-
-def _completed(half: AnyArray, length: int, sign: int) -> AnyArray:
-    """Append the conjugate of the first half of a spectrum."""
-    mirrored = np.flip(half[..., 1 : length - length // 2], half.ndim - 1)
-    return np.concatenate([half, mirrored * np.asarray(sign, half.dtype)], axis=-1)
 
 
 def _with_length(value: AnyArray, length: int) -> AnyArray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ....numerics.element_types import AnyArray
-from ....numerics.fourier import fourier_transform
+from ....numerics.fourier import fourier_transform, half_spectrum
 from ..call import Call, importer
 from ..data_movement import MOVED_INPUTS
 from ..operand import ComplexValue, Operand
@@ -63,8 +63,7 @@ def rfft2d(call: Call) -> ComplexValue:
     value, rank = operand.value.astype(np.float32), len(operand.shape)
     for axis, length in zip((rank - 2, rank - 1), lengths, strict=True):
         value = pad_or_crop(value, axis, 0, length - value.shape[axis], 0)
-    half = (..., slice(0, lengths[1] // 2 + 1))
-    real, imaginary = (component[half] for component in fourier_transform(value))
+    real, imaginary = half_spectrum(value)
     if lengths[0] == 1:
         return ComplexValue(real, imaginary)
     order = (*range(rank - 2), rank - 1, rank - 2)
