@@ -142,6 +142,60 @@ def test_positions_of_flat_tensors() -> None:
     assert_results_are_close(cases, 0)
 
 
+def compared(x: torch.Tensor) -> Any:
+    """Comparisons of constants with numbers, which torch-mlir evaluates wrongly."""
+    operators = (torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne)
+    constants = (0.1, -0.1, 2.0, 0.0, -3.5)
+    results = [
+        x + operator(torch.full((2,), constant), number)
+        for constant in constants
+        for number in (0, 1, -1, 2, 0.5, 0.1)
+        for operator in operators
+    ]
+    values = torch.tensor([0.5, -2, 3.75, 0])
+    return [*results, *(x[0] + torch.sign(each) for each in (values, torch.full((2,), 2.5))),
+            x[0] + torch.rsub(values, -3), x[0] + torch.sort(values)[0]]  # fmt: skip
+
+
+def divided(a: torch.Tensor, b: torch.Tensor) -> Any:
+    return (
+        *(torch.floor_divide(a, b), torch.div(a, b, rounding_mode="floor"), a // 0.1, a // 3),
+        *(torch.div(a, b, rounding_mode="trunc"), a // 2, torch.remainder(a, b)),
+    )
+
+
+def test_constants_are_compared() -> None:
+    assert_results_are_close({"main": (compared, (torch.zeros(2),))}, 0)
+
+
+def test_quotients_are_rounded_down() -> None:
+    """1.0 // 0.1 is 9, as the float 0.1 is more than a tenth."""
+    a = torch.tensor([1.0, 3.0, -1.0, 5.5, 7.0, -7.0, 0.0, 1e30, -0.3, INFINITY, 1.0])
+    b = torch.tensor([0.1, 0.1, 0.1, -0.1, 2.0, 2.0, 0.1, 3.0, 0.1, 2.0, 0.0])
+    x, y = torch.rand(500, generator=GENERATOR) * 300, torch.rand(500, generator=GENERATOR) + 0.1
+    cases: Cases = {
+        "special": (divided, (a, b)),
+        **{
+            name: (divided, (x.to(getattr(torch, name)), y.to(getattr(torch, name))))
+            for name in ("float32", "float16", "bfloat16")
+        },
+    }
+    assert_results_are_close(cases, 0)
+
+
+def test_integers_are_reduced() -> None:
+    x = integers(0, 2, 4, 5)
+    cases: Cases = {
+        "all": (
+            lambda x: (torch.all(x, dim=(0, 1), keepdim=True), torch.any(x, dim=(0, -1))), (x,)
+        ),
+        "extremes": (lambda n: (n.argmin(), n.argmax(), n + n.argmin(0)), (torch.tensor(3),)),
+        "products": (torch.addbmm, (x, integers(0, 9, 2, 4, 3), integers(0, 9, 2, 3, 5))),
+        "digamma": (torch.digamma, (torch.tensor([0.0, -0.0, -1.0, 0.5, -1.5, INFINITY]),)),
+    }  # fmt: skip
+    assert_results_are_close(cases, 1e-6)
+
+
 def test_running_logarithms_do_not_overflow() -> None:
     x = numbers(5, 6, 7)
     x[0, 0, 0], x[1, 1], x[2, 0, :2], x[3, 2, :3] = 10000.0, -INFINITY, INFINITY, -INFINITY

@@ -17,7 +17,7 @@ from ...errors import UnsupportedError
 from . import pooling
 from .bit_operations import bit_operations
 from .dynamic_axes import dynamic_axes_operators
-from .elementwise import elementwise_operators
+from .elementwise import elementwise_operators, floor_divide
 from .grid_sampling import grid_sampling_operators
 from .half_precision import half_operators
 from .indexing import indexing_operators
@@ -248,7 +248,9 @@ def _distance(left: Tensor, right: Tensor, p: float = 2) -> Any:
 
 
 def _divide(left: Tensor, right: Any, *, rounding_mode: str | None) -> Any:
-    """Divide without rounding, which torch-mlir knows as another operator."""
+    """Divide without rounding, which torch-mlir knows as another operator, or rounding down."""
+    if rounding_mode == "floor":
+        return floor_divide(left, right)
     return NotImplemented if rounding_mode else torch.div(left, right)
 
 

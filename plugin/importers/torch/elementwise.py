@@ -58,6 +58,67 @@ def _clamp(values: Tensor, least: Tensor | None = None, most: Tensor | None = No
     return values if most is None else torch.minimum(values, most)
 
 
+def floor_divide(left: Any, right: Any) -> Any:
+    """Divide floats and round down: the quotient is that of a multiple of the divisor.
+
+    ``1.0 // 0.1`` is 9, because the float 0.1 is more than a tenth; the quotient, rounded, is 10.
+
+    Halves are computed in f32 if the divisor is one number, and else rounded at each step.
+
+    Source: ``div_floor_floating`` in ``c10/util/generic_math.h``.
+    """
+    dtype = torch.result_type(left, right)
+    if not dtype.is_floating_point:
+        return NotImplemented
+    is_number = isinstance(right, (int, float))
+    computed = dtype
+    if dtype in (torch.float16, torch.bfloat16) and (is_number or right.numel() == 1):
+        computed = torch.float32
+    dividend, divisor = (
+        each.to(computed)
+        if isinstance(each, torch.Tensor)
+        else torch.full((), each, dtype=computed)
+        for each in (left, right)
+    )
+    ratio = dividend / divisor
+    if is_number and abs(math.frexp(right)[0]) == 0.5:  # a power of two, whose quotient is exact
+        return torch.where(torch.isinf(dividend), math.nan, torch.floor(ratio)).to(dtype)
+    rest = torch.fmod(dividend, divisor)
+    quotient = (dividend - rest) / divisor
+    is_above = torch.logical_and(rest != 0, (divisor < 0) != (rest < 0))
+    quotient = torch.where(is_above, quotient - 1, quotient)
+    rounded = torch.floor(quotient)
+    rounded = torch.where(quotient - rounded > 0.5, rounded + 1, rounded)
+    rounded = torch.where(quotient == 0, ratio * 0.0, rounded)  # with the sign of the ratio
+    return torch.where(divisor == 0, ratio, rounded).to(dtype)
+
+
+def _digamma(values: Tensor) -> Any:
+    """The derivative of the logarithm of gamma; infinite at 0, with the other sign."""
+    floats = values if values.is_floating_point() else values.to(torch.float32)
+    return torch.where(floats == 0, -1.0 / floats, torch.polygamma(0, floats))
+
+
+def _reduced(reduce: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return ``all`` or ``any`` along several axes, by those along one."""
+
+    def decomposed(values: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+        axes = range(values.dim()) if dim is None else [axis % values.dim() for axis in dim]
+        for axis in sorted(axes, reverse=True):
+            values = reduce(values, axis, keepdim)
+        return values
+
+    return decomposed
+
+
+def _sum_of_products(
+    values: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Any:
+    """``addbmm`` of integers; of floats PyTorch decomposes it."""
+    total = torch.bmm(left, right).sum(0).to(values.dtype)
+    return (values if beta == 1 else values * beta) + (total if alpha == 1 else total * alpha)
+
+
 def _angle(values: Tensor) -> Any:
     """The angle of reals: pi of negative numbers, else 0."""
     floats = values if values.is_floating_point() else values.to(torch.float32)
@@ -69,10 +130,16 @@ def elementwise_operators() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions by operator."""
     aten = torch.ops.aten
     return {
+        aten.addbmm.default: _sum_of_products,
+        aten.all.dims: _reduced(torch.all),
         aten.angle.default: _angle,
+        aten.any.dims: _reduced(torch.any),
         aten.clamp.Tensor: _clamp,
         aten.clamp_max.Tensor: lambda values, most: _clamp(values, None, most),
         aten.clamp_min.Tensor: _clamp,
+        aten.digamma.default: _digamma,
+        aten.floor_divide.Scalar: floor_divide,
+        aten.floor_divide.default: floor_divide,
         aten.fmax.default: _ignoring_nan(torch.maximum),
         aten.fmin.default: _ignoring_nan(torch.minimum),
         aten.isclose.default: _is_close,

@@ -107,12 +107,13 @@ def _of_finite(answer: bool, otherwise: Callable[..., Any] | None) -> Callable[.
     return decomposed
 
 
-def _has_nonzero(operator: Any) -> Callable[..., Any]:
+def _has_nonzero(operator: Any, otherwise: Callable[..., Any] | None) -> Callable[..., Any]:
     """Return ``any`` or ``all`` of u8, which PyTorch returns as u8."""
 
     def decomposed(values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if values.dtype != torch.uint8:
-            return NotImplemented
+            is_lowered = otherwise is None
+            return NotImplemented if is_lowered else otherwise(values, *args, **kwargs)
         return operator(values != 0, *args, **kwargs).to(torch.uint8)
 
     return decomposed
@@ -149,7 +150,7 @@ def integer_operators(table: _Table) -> _Table:
         **{each: _in_i32(each, table.get(each)) for each in widened},
         **{each: _promoted(each, table.get(each)) for each in promoted},
         **{each: _promoted(each, table.get(each), compares=True) for each in compared},
-        **{each: _has_nonzero(each) for each in nonzero},
+        **{each: _has_nonzero(each, table.get(each)) for each in nonzero},
         **{each: _of_bytes(each, table.get(each)) for each in wrapped},
         aten.erf.default: _in_f32(aten.erf.default, table.get(aten.erf.default)),
         aten.isfinite.default: _of_finite(True, table.get(aten.isfinite.default)),

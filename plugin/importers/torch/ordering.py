@@ -30,6 +30,8 @@ def _position_of(reduced: Callable[..., Tensor]) -> Callable[..., Any]:
     """
 
     def decomposed(values: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+        if not values.dim():
+            return torch.zeros((), dtype=torch.int64)
         if not values.is_floating_point() and values.dtype != torch.uint8:
             return NotImplemented
         compared = values if dim is not None else values.reshape(-1)
@@ -135,9 +137,9 @@ def _log_of_sum(values: Tensor, dim: Sequence[int], keepdim: bool = False) -> An
 
     That of a number is the number: torch-mlir's process ends with an error.
     """
-    if not values.dim():
-        return values.clone()
     floats = values if values.is_floating_point() else values.to(torch.float32)
+    if not values.dim():
+        return floats.clone()
     largest = torch.amax(floats, dim, True)
     largest = torch.where(torch.isinf(largest), 0.0, largest)
     total = torch.log(torch.sum(torch.exp(floats - largest), dim, True)) + largest

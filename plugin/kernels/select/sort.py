@@ -23,7 +23,7 @@ from ...dialects.dense import splat_attribute
 from ...dialects.windows import sorted_axis
 from ...emit import ArrayLike, scalar, stablehlo
 from ...emit.kernel import KernelTable
-from ...emit.linalg import constant
+from ...emit.linalg import constant, depends_on_arguments
 from ...emit.operation import element_of, mlir_type, tensor_type, value, with_element
 from ...emit.stablehlo_semantics import COMPARISONS, EVALUATED, comparison_direction
 from ...numerics.array_functions import bits_of
@@ -54,6 +54,8 @@ def replace_sorts(kernels: KernelTable, sorts: Sequence[Operation]) -> None:
         has_elements = all(str(type_.element_type) in _ELEMENTS for type_ in types)
         if comparator is None or not is_static or not has_elements:
             continue
+        if not any(map(depends_on_arguments, op.operands)):
+            continue  # IREE's compiler evaluates it, and cannot call a kernel
         axis, shape = sorted_axis(op), [int(size) for size in types[0].shape]
         if not shape or shape[axis] < 2 or not math.prod(shape):
             continue

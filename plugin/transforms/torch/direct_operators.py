@@ -25,7 +25,6 @@ from ...emit.torch_tensors import as_builtin, as_torch, builtin_tensor_type
 from ..base import producer_named, walk
 
 _FUNCTIONS = {
-    "aten.digamma": "chlo.digamma",
     "aten.erfinv": "chlo.erf_inv",
     "aten.lgamma": "chlo.lgamma",
     "aten.polygamma": "chlo.polygamma",

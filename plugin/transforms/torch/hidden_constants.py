@@ -1,7 +1,9 @@
 """Keep torch-mlir from evaluating arithmetic of constants; its folders take integers as unsigned.
 
 torch-mlir 20261001 evaluates ``div`` of the constants 127 and -2 as 0, ``remainder`` of -128.0 and
-5 as -3 or by a crash, and ``sub.Scalar`` of 127.0 and -128 as ``127 - (2**64 - 128)``. The first
+5 as -3 or by a crash, ``sub.Scalar`` of 127.0 and -128 as ``127 - (2**64 - 128)``, and
+``lt.Scalar`` of 2.0 and 1 as true, because it takes the bits of a float for an integer; ``sign``
+of 2.5 is -1, and that of several numbers ends the process. The first
 operand is hidden behind a barrier while its passes run, and `constant_arithmetic` evaluates the
 operation. Before::
 
@@ -33,11 +35,11 @@ _DIVISIONS = tuple(
         *("remainder.Tensor", "remainder.Scalar"),
     )
 )
-_SUMS_AND_COMPARISONS = tuple(
+_COMPARISONS = tuple(f"torch.aten.{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+_SUMS = tuple(
     f"torch.aten.{name}"
     for name in (
-        *(f"{each}.Scalar" for each in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge")),
-        *("add.Tensor", "sub.Tensor"),
+        *("add.Scalar", "sub.Scalar", "rsub.Scalar", "mul.Scalar", "add.Tensor", "sub.Tensor"),
     )
 )
 """Operations that lose the sign of a number."""
@@ -47,10 +49,10 @@ _ATTRIBUTE = "subquant.hidden"
 
 def hide_constants(module: Operation) -> None:
     """Write a barrier between the first operand and each operation that is evaluated wrongly."""
-    for op in named(module, (*_DIVISIONS, *_SUMS_AND_COMPARISONS)):
+    for op in named(module, (*_DIVISIONS, *_COMPARISONS, *_SUMS, "torch.aten.sign")):
         operand = op.operands[0]
         type_ = _builtin_type(str(operand.type))
-        if type_ is None or (op.name in _SUMS_AND_COMPARISONS and not _has_negative_number(op)):
+        if type_ is None or (op.name in _SUMS and not _has_negative_number(op)):
             continue
         with ir.InsertionPoint(op), op.location:
             tensor = value("torch_c.to_builtin_tensor", [operand], type_)
