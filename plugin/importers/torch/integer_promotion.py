@@ -112,8 +112,7 @@ def _has_nonzero(operator: Any, otherwise: Callable[..., Any] | None) -> Callabl
 
     def decomposed(values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if values.dtype != torch.uint8:
-            is_lowered = otherwise is None
-            return NotImplemented if is_lowered else otherwise(values, *args, **kwargs)
+            return NotImplemented if otherwise is None else otherwise(values, *args, **kwargs)
         return operator(values != 0, *args, **kwargs).to(torch.uint8)
 
     return decomposed
