@@ -9,6 +9,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.reading import parse_text
 from subquant.core._mlir import ir
+from subquant.errors import UnsupportedError
 from subquant.numerics.function_tables import BINARY_FUNCTIONS, UNARY_FUNCTIONS
 from subquant.transforms.iree_workarounds.unsupported_functions import why_absent
 
@@ -43,3 +44,13 @@ def test_functions_of_f64_compile_or_are_refused(target: str, context: ir.Contex
     assert "stablehlo.floor" in supported
     assert "stablehlo.sine" not in supported
     compile_to_bytes("".join(map(function_text, supported)), CompileOptions(target=target))
+
+
+def test_a_function_of_lapack_is_named() -> None:
+    text = """
+func.func @main(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %y = stablehlo.custom_call @lapack_spotrf_ffi(%x) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  return %y : tensor<4x4xf32>
+}"""
+    with pytest.raises(UnsupportedError, match=r"3:8: error: .* calls 'lapack_spotrf_ffi' of LAPACK"):
+        compile_to_bytes(text, CompileOptions())

@@ -42,6 +42,8 @@ _I64_FUNCTIONS_ON_VULKAN = {"stablehlo.count_leading_zeros": "count_leading_zero
 
 def why_absent(op: Operation, target: str) -> str:
     """Return the reason why IREE refuses an operation for a target; empty if it does not."""
+    if op.name == "stablehlo.custom_call":
+        return _why_outside(ir.StringAttr(op.attributes["call_target_name"]).value)
     is_vulkan = target.startswith("vulkan")
     f64_functions = _F64_FUNCTIONS_ON_VULKAN if is_vulkan else _F64_FUNCTIONS
     function, element, narrower = f64_functions.get(op.name), "f64", "f32"
@@ -58,4 +60,14 @@ def why_absent(op: Operation, target: str) -> str:
     return (
         f"computes {function} of {element}{owner}, which IREE does not do on {device}; convert the "
         f"operand to {narrower}"
+    )
+
+
+def _why_outside(function: str) -> str:
+    """Return why a function of LAPACK is refused; empty for others."""
+    if not function.startswith("lapack_"):
+        return ""
+    return (
+        f"calls '{function}' of LAPACK, with which JAX decomposes and solves matrices on CPUs, and "
+        "which an executable does not have; write it with products and loops, or compute it before"
     )
