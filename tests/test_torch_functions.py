@@ -17,6 +17,7 @@ from eager_pytorch import Cases, assert_results_are_close  # noqa: E402
 
 GENERATOR = torch.Generator().manual_seed(0)
 NAN, INFINITY = float("nan"), float("inf")
+FLAGS = torch.tensor([True, False, True])
 
 
 def numbers(*shape: int) -> torch.Tensor:
@@ -191,6 +192,9 @@ def test_integers_are_reduced() -> None:
         ),
         "extremes": (lambda n: (n.argmin(), n.argmax(), n + n.argmin(0)), (torch.tensor(3),)),
         "products": (torch.addbmm, (x, integers(0, 9, 2, 4, 3), integers(0, 9, 2, 3, 5))),
+        "sums_of_booleans": (
+            lambda x: ((FLAGS + FLAGS) & (x > 0), (x > 0) & (FLAGS + True)), (torch.ones(3),)
+        ),
         "digamma": (torch.digamma, (torch.tensor([0.0, -0.0, -1.0, 0.5, -1.5, INFINITY]),)),
     }  # fmt: skip
     assert_results_are_close(cases, 1e-6)

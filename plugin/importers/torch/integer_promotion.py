@@ -74,9 +74,16 @@ def _in_i32(operator: Any, otherwise: Callable[..., Any] | None = None) -> Calla
 
 
 def _of_bytes(operator: Any, otherwise: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Return an operator that wraps a negative number for u8."""
+    """Return an operator that wraps a negative number for u8.
+
+    The sum of booleans is ``or``; torch-mlir adds constants modulo 2.
+    """
 
     def decomposed(left: Any, right: Any, **kwargs: Any) -> Any:
+        is_sum = operator is torch.ops.aten.add.Tensor and kwargs.get("alpha", 1) == 1
+        if is_sum and torch.result_type(left, right) == torch.bool:
+            number = torch.full((), right) if isinstance(right, bool) else right
+            return torch.logical_or(left, number)
         is_negative = type(right) is int and right < 0
         if is_negative and isinstance(left, torch.Tensor) and left.dtype == torch.uint8:
             return operator(left, _wrapped(right, torch.uint8), **kwargs)
