@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("model_folder")
 
 SMALL = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
 # Our passes accept a scalar hyperbolic sine outside of loops, which IREE's virtual machine lacks.
-HYPERBOLIC = "func.func @main(%x: f32) -> f32 {\n  %r = math.sinh %x : f32\n  return %r : f32\n}\n"
+HYPERBOLIC = "func.func @main(%x: f32) -> f32 {\n  %r = math.asinh %x : f32\n  return %r : f32\n}\n"
 
 
 def test_compile_writes_the_default_output() -> None:
@@ -161,11 +161,11 @@ def replay(stderr: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_refusal_by_iree_has_a_reproducer() -> None:
-    Path("my sinh.mlir").write_text(HYPERBOLIC)
+    Path("my asinh.mlir").write_text(HYPERBOLIC)
     Path("out").mkdir()
-    errors = fail(1, "compile", "my sinh.mlir", "-o", "out/of here.vmfb")
-    reason = "failed to legalize operation 'math.sinh'"
-    assert errors.startswith(f"my sinh.mlir:2:8: error: IREE refused the module: {reason}")
+    errors = fail(1, "compile", "my asinh.mlir", "-o", "out/of here.vmfb")
+    reason = "failed to legalize operation 'math.asinh'"
+    assert errors.startswith(f"my asinh.mlir:2:8: error: IREE refused the module: {reason}")
     assert [path.name for path in Path("out").iterdir()] == ["of here.reproducer.mlir"]
     replayed = replay(errors)
     assert replayed.returncode == 1
@@ -176,17 +176,17 @@ def test_a_refusal_by_iree_has_a_reproducer() -> None:
 
 
 def test_an_unwritable_reproducer_is_reported() -> None:
-    Path("sinh.mlir").write_text(HYPERBOLIC)
-    errors = fail(1, "compile", "sinh.mlir", "-o", "none/out.vmfb")
+    Path("asinh.mlir").write_text(HYPERBOLIC)
+    errors = fail(1, "compile", "asinh.mlir", "-o", "none/out.vmfb")
     assert "IREE refused the module" in errors
     assert "no reproducer was written to 'none/out.reproducer.mlir': No such file" in errors
 
 
 def test_exec_leaves_the_reproducer_here() -> None:
-    Path("sinh.mlir").write_text(HYPERBOLIC)
-    errors = fail(1, "exec", "sinh.mlir", "--input", "f32=1")
-    assert "replay with: iree-compile sinh.reproducer.mlir" in errors
-    assert files() == ["model.mlir", "sinh.mlir", "sinh.reproducer.mlir"]
+    Path("asinh.mlir").write_text(HYPERBOLIC)
+    errors = fail(1, "exec", "asinh.mlir", "--input", "f32=1")
+    assert "replay with: iree-compile asinh.reproducer.mlir" in errors
+    assert files() == ["asinh.mlir", "asinh.reproducer.mlir", "model.mlir"]
     errors = fail(1, "exec", "-", "--input", "f32=1", stdin=HYPERBOLIC)
     assert "replay with: iree-compile stdin.reproducer.mlir" in errors
 
@@ -226,9 +226,9 @@ def test_crashes_of_the_compiler(
 
 
 def test_a_failure_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("sinh.mlir").write_text(HYPERBOLIC)
+    Path("asinh.mlir").write_text(HYPERBOLIC)
     monkeypatch.setenv("SUBQUANT_CACHE", os.path.abspath("cache"))
-    fail(1, "compile", "sinh.mlir")
+    fail(1, "compile", "asinh.mlir")
     # Records without a description have digests of files of the environment, where they are old.
     fields = [record.fields for _, record in Cache("cache").records()]
     assert {each["about"]["kind"] for each in fields if "about" in each} <= {"worker pool program"}

@@ -304,7 +304,7 @@ def test_an_error_of_a_pass_has_the_name_of_the_file(here: Path, as_bytes: bool)
 
 def test_an_error_of_irees_compiler_has_the_name_of_the_file(here: Path) -> None:
     (here / "x.mlir").write_text(
-        "func.func @main(%x: f32) -> f32 {\n  %y = math.sinh %x : f32\n  return %y : f32\n}\n"
+        "func.func @main(%x: f32) -> f32 {\n  %y = math.asinh %x : f32\n  return %y : f32\n}\n"
     )
     with pytest.raises(CompilerError, match="IREE refused the module") as caught:
         compile_to_bytes(here / "x.mlir", reproducer=os.devnull)

@@ -30,6 +30,8 @@ def arithmetic(a: torch.Tensor, b: torch.Tensor) -> Any:
         *(z.conj(), z.to(torch.complex64) * a, z - 3, torch.sgn(z), z[1:, :2].flip(0), 2**z),
         *(torch.stack(z.unbind(1)), torch.nn.functional.pad(z, (1, 2)), z * (1 + 2j), z - y * a),
     ]
+    complexes += torch.split(z, 2, dim=1)
+    complexes.append(torch.complex(a[:, :1], b[0]))
     reals = [z.abs(), z.norm(), (z == y), z.real.sum(), torch.angle(z + 3)]
     return [torch.view_as_real(each.resolve_conj()) for each in complexes] + reals
 
@@ -165,14 +167,21 @@ def test_complex_parameters_and_dynamic_sizes() -> None:
         torch.testing.assert_close(compiled(x), module(x), rtol=0, atol=1e-5)
 
 
+def branched(x: torch.Tensor) -> torch.Tensor:
+    spectrum = torch.fft.fft(x)
+    chosen = torch.cond(x.sum() > 0, torch.neg, torch.clone, (spectrum,))
+    return chosen.abs()
+
+
 @pytest.mark.parametrize(
     ("function", "x", "message"),
     [
         (torch.abs, torch.ones(3, dtype=torch.cfloat), "the argument 'args_0' is complex; pass"),
         (torch.fft.fft, torch.ones(3), "the result 'fft_fft' is complex; return it by"),
         (lambda x: torch.linalg.det(torch.fft.fft(x)).abs(), torch.eye(3), "aten.linalg_det of"),
+        (branched, torch.eye(3), "cond of complex numbers"),
     ],
-    ids=["argument", "result", "operator"],
+    ids=["argument", "result", "operator", "branch"],
 )
 def test_complex_numbers_are_refused(function: Any, x: torch.Tensor, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):

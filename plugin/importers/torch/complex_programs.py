@@ -158,7 +158,8 @@ class _Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
             return _converted(args[0], dtype)
         if has_pair and name in LINEAR:
             return _by_part(target, args, kwargs, LINEAR[name])
-        if has_pair and packet is not None:
+        is_branch = isinstance(target, torch._ops.HigherOrderOperator)
+        if has_pair and (packet is not None or is_branch):
             raise NotImplementedError
         return super().call_function(target, args, kwargs)
 

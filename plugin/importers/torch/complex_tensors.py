@@ -178,7 +178,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("constant_pad_nd", "pad"), _padded),
     "add": _sum,
     "angle": lambda x: x.angle,
-    "complex": ComplexPair,
+    "complex": lambda real, imag: ComplexPair(*torch.broadcast_tensors(real, imag)),
     "einsum": _einsum,
     "eq": _equal,
     "exp": _exp,

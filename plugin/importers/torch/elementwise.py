@@ -67,6 +67,8 @@ def floor_divide(left: Any, right: Any) -> Any:
 
     Source: ``div_floor_floating`` in ``c10/util/generic_math.h``.
     """
+    if isinstance(right, (torch.SymInt, torch.SymFloat)):
+        return NotImplemented
     dtype = torch.result_type(left, right)
     if not dtype.is_floating_point:
         return NotImplemented

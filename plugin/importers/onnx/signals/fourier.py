@@ -60,10 +60,10 @@ def dft(call: Call) -> Operand:
         for each in (real, imaginary)
     )
     components: Sequence[AnyArray]
-    if is_onesided:
+    if is_onesided and is_inverse:
+        components = (inverse_of_half(real, imaginary, length),)
+    elif is_onesided:
         components = half_spectrum(real)
-        if is_inverse:
-            components = (inverse_of_half(real, imaginary, length),)
     else:
         components = fourier_transform(real, imaginary, 1 if is_inverse else -1)
         if is_inverse:
