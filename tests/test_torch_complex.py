@@ -88,7 +88,7 @@ def test_transforms_of_all_norms() -> None:
     assert_results_are_close(cases, 2e-6)
 
 
-@pytest.mark.filterwarnings("ignore:A window was not provided")
+@pytest.mark.filterwarnings("ignore:A window was not provided", "ignore:stft with return_complex")
 def test_spectrograms() -> None:
     def stft(x: torch.Tensor, **how: Any) -> torch.Tensor:
         return torch.stft(x, 64, 16, return_complex=True, **how)
@@ -108,6 +108,7 @@ def test_spectrograms() -> None:
             lambda x: stft(x, win_length=40, window=short, normalized=True, onesided=False).imag,
             (numbers(2, 500),),
         ),
+        "real": (lambda x: torch.stft(x, 64, 16, return_complex=False), (numbers(2, 500),)),
         "no_window": (lambda x: stft(x, pad_mode="constant").real, (numbers(2, 500),)),
         "inverse": (
             lambda x: torch.istft(

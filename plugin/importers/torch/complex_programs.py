@@ -45,7 +45,9 @@ def with_real_tensors(program: ExportedProgram) -> ExportedProgram:
     Raises:
         UnsupportedError: an argument or a result is complex, or an operator has no translation.
     """
-    if not any(_is_complex(node) for node in nodes_of(program)):
+    if not any(
+        _is_complex(node) or _name_of(node.target) in TRANSFORMS for node in nodes_of(program)
+    ):
         return program
     program = program.run_decompositions({})
     module = program.graph_module
@@ -71,6 +73,12 @@ def with_real_tensors(program: ExportedProgram) -> ExportedProgram:
             lambda *values: _Interpreter(module).run(*values), _allow_non_fake_inputs=True
         )(*inputs)
     return _replaced(program, traced, placeholders)
+
+
+def _name_of(target: Any) -> str:
+    """The name of an operator of ATen; empty for others, and for other targets of nodes."""
+    packet = getattr(target, "overloadpacket", None)
+    return "" if packet is None else packet._qualified_op_name.removeprefix("aten::")
 
 
 def _is_complex(node: torch.fx.Node) -> bool:
@@ -142,8 +150,7 @@ class _Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
         leaves = pytree.tree_leaves((args, kwargs))
         has_pair = any(isinstance(each, (ComplexPair, complex)) for each in leaves)
         dtype = kwargs.get("dtype")
-        packet = getattr(target, "overloadpacket", None)
-        name = "" if packet is None else packet._qualified_op_name.removeprefix("aten::")
+        name = _name_of(target)
         if name == "_assert_tensor_metadata" and has_pair:
             return None  # the types were checked when the program was exported
         if name == "_neg_view":
@@ -158,8 +165,7 @@ class _Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
             return _converted(args[0], dtype)
         if has_pair and name in LINEAR:
             return _by_part(target, args, kwargs, LINEAR[name])
-        is_branch = isinstance(target, torch._ops.HigherOrderOperator)
-        if has_pair and (packet is not None or is_branch):
+        if has_pair and isinstance(target, torch._ops.OperatorBase):
             raise NotImplementedError
         return super().call_function(target, args, kwargs)
 

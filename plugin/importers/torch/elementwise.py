@@ -121,6 +121,10 @@ def _sum_of_products(
     return (values if beta == 1 else values * beta) + (total if alpha == 1 else total * alpha)
 
 
+def _with_sign_of(values: Tensor, number: float) -> Any:
+    return torch.copysign(values, torch.full((), number, dtype=torch.float32))
+
+
 def _angle(values: Tensor) -> Any:
     """The angle of reals: pi of negative numbers, else 0."""
     floats = values if values.is_floating_point() else values.to(torch.float32)
@@ -139,6 +143,7 @@ def elementwise_operators() -> dict[Any, Callable[..., Any]]:
         aten.clamp.Tensor: _clamp,
         aten.clamp_max.Tensor: lambda values, most: _clamp(values, None, most),
         aten.clamp_min.Tensor: _clamp,
+        aten.copysign.Scalar: _with_sign_of,
         aten.digamma.default: _digamma,
         aten.floor_divide.Scalar: floor_divide,
         aten.floor_divide.default: floor_divide,
