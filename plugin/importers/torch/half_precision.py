@@ -3,7 +3,8 @@
 PyTorch multiplies and divides f16 by numbers as f32, and rounds the result; torch-mlir rounds the
 number: ``x * -1e9`` would be ``0 * -inf``, NaN. In sums both round the number. A mean or norm is
 rounded once; torch-mlir rounds sums and squares, which may overflow: norms of f16 values of 300
-would be 0.
+would be 0. So are functions that torch-mlir writes as several operations: GELU of negative f16
+numbers had errors of 300 units in the last place, and running sums grew apart.
 
 Source: ``aten/src/ATen/native/cpu/BinaryOpsKernel.cpp`` of PyTorch 2.13, "opmath".
 """
@@ -19,6 +20,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 _HALVES = (torch.float16, torch.bfloat16)
+_FUNCTIONS = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "elu", "erfinv", "expm1", "gelu"),
+    *("hypot", "leaky_relu", "log10", "log1p", "log2", "logaddexp", "rsqrt", "sigmoid"),
+)
+"""Functions of each element of which torch-mlir rounds each step."""
 
 
 def half_operators(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
@@ -35,6 +41,10 @@ def half_operators(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[.
         *(aten.mean.default, aten.mean.dim, aten._fused_rms_norm.default),
         aten.rms_norm.default,
         aten.native_layer_norm.default,
+        *(aten._softmax.default, aten._log_softmax.default, aten._adaptive_avg_pool2d.default),
+        *(aten.std.correction, aten.var.correction, aten.var_mean.correction),
+        *(aten.cumsum.default, aten.cumprod.default, aten.logcumsumexp.default),
+        *(getattr(aten, name).default for name in _FUNCTIONS),
     ]
     return {
         **{each: _with_number_in_f32(each) for each in with_numbers},

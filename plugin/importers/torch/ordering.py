@@ -63,6 +63,23 @@ def _extreme_of(
     return decomposed
 
 
+def _reduced_number(values: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
+    """``amax`` or ``amin`` of a number, which ends torch-mlir's process, is the number."""
+    return NotImplemented if values.dim() else values.clone()
+
+
+def _softmax(*, is_logarithm: bool) -> Callable[..., Any]:
+    """Return ``softmax`` or ``log_softmax`` of a number, whose lowering does not end."""
+
+    def decomposed(values: Tensor, dim: int, half_to_float: bool) -> Any:
+        if values.dim():
+            return NotImplemented
+        zero = values - values  # NaN for infinities
+        return zero if is_logarithm else torch.exp(zero)
+
+    return decomposed
+
+
 def _running(
     values: Sequence[Tensor], dim: int, combined: Callable[..., Sequence[Tensor]]
 ) -> Sequence[Tensor]:
@@ -241,6 +258,10 @@ def ordering_operators() -> dict[Any, Callable[..., Any]]:
     median, nanmedian = (_median(ignores_nan=ignored) for ignored in (False, True))
     return {
         aten.sort.stable: _stable_sort,
+        aten._log_softmax.default: _softmax(is_logarithm=True),
+        aten._softmax.default: _softmax(is_logarithm=False),
+        aten.amax.default: _reduced_number,
+        aten.amin.default: _reduced_number,
         aten.argmax.default: _position_of(torch.amax),
         aten.argmin.default: _position_of(torch.amin),
         aten.max.dim: _extreme_of(torch.amax, torch.argmax),
