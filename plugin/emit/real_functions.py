@@ -93,16 +93,26 @@ def angle_of(y: ArrayLike, x: ArrayLike, is_left: ArrayLike) -> ArrayLike:
     return np.where(is_left, pi - (angle - rest), angle)
 
 
+def signed_bits(x: ArrayLike) -> ArrayLike:
+    """The bits of floats, as signed integers of their width."""
+    return bits_of(x, ElementType.parse(f"i{x.element.bits}"))
+
+
+def with_sign(magnitude: ArrayLike, sign: ArrayLike) -> ArrayLike:
+    """A number that is not negative, negated where the sign bit of another is set."""
+    return np.where(signed_bits(sign) < 0, -magnitude, magnitude)
+
+
 def ceil(x: ArrayLike, ordinary: Callable[[ArrayLike], ArrayLike]) -> ArrayLike:
     """Return ``ceil``; a positive subnormal, detected by its bits, gives 1."""
-    bits = bits_of(x, ElementType.parse(f"i{x.element.bits}"))
+    bits = signed_bits(x)
     is_subnormal = (bits > 0) & (bits < _least_normal(x))
     return np.where(is_subnormal, 1.0, ordinary(x))
 
 
 def floor(x: ArrayLike, ordinary: Callable[[ArrayLike], ArrayLike]) -> ArrayLike:
     """Return ``floor``; a negative subnormal, detected by its bits, gives -1."""
-    bits = bits_of(x, ElementType.parse(f"i{x.element.bits}"))
+    bits = signed_bits(x)
     least = -1 << (x.element.bits - 1)
     is_subnormal = (bits > least) & (bits < least + _least_normal(x))
     return np.where(is_subnormal, -1.0, ordinary(x))

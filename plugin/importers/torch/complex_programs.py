@@ -28,7 +28,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from ...errors import UnsupportedError
-from .complex_tensors import CREATED, FUNCTIONS, LINEAR, ComplexPair, parts_of
+from .complex_tensors import CREATED, FUNCTIONS, LINEAR, ComplexPair, NoTranslation, parts_of
 from .fourier_operators import TRANSFORMS
 from .source_lines import nodes_of, place_of_node
 
@@ -132,7 +132,7 @@ class _Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
         """Compute a node; an error names its operator and line."""
         try:
             result = super().run_node(n)
-        except (NotImplementedError, TypeError) as error:
+        except (NoTranslation, TypeError) as error:
             if not _is_complex(n) and not any(map(_is_complex, n.all_input_nodes)):
                 raise
             name = str(n.target).removesuffix(".default")
@@ -166,7 +166,7 @@ class _Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
         if has_pair and name in LINEAR:
             return _by_part(target, args, kwargs, LINEAR[name])
         if has_pair and isinstance(target, torch._ops.OperatorBase):
-            raise NotImplementedError
+            raise NoTranslation
         return super().call_function(target, args, kwargs)
 
 

@@ -16,6 +16,10 @@ import torch
 Tensor: TypeAlias = torch.Tensor
 
 
+class NoTranslation(Exception):
+    """A function of complex numbers that has none in real ones; its node says where."""
+
+
 @dataclass(frozen=True)
 class ComplexPair:
     """A complex tensor: its real and its imaginary part, of one shape and type."""
@@ -143,7 +147,7 @@ def _einsum(equation: str, operands: Sequence[Any], *, path: Any = None) -> Comp
     if len(operands) == 1:
         return ComplexPair(*(torch.einsum(equation, each) for each in parts_of(operands[0])))
     if len(operands) != 2:
-        raise NotImplementedError
+        raise NoTranslation
     return _bilinear(of_two, *operands)
 
 

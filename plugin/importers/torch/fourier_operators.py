@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from .complex_tensors import ComplexPair
+from .complex_tensors import ComplexPair, NoTranslation
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -144,7 +144,7 @@ def _stft(
 ) -> Any:
     """The transforms of overlapping frames of a real signal, ``[..., bins, frames]``."""
     if isinstance(signal, ComplexPair) or isinstance(window, ComplexPair) or align_to_window:
-        raise NotImplementedError
+        raise NoTranslation
     hop = hop_length or n_fft // 4
     frames = signal.unfold(-1, n_fft, hop) * _window(window, win_length or n_fft, n_fft, signal)
     kind = "fft" if onesided is False else "rfft"
@@ -180,7 +180,7 @@ def _istft(
 ) -> Tensor:
     """The signal of the transforms of its frames; the windows are divided out."""
     if return_complex or onesided is False or not isinstance(spectrum, ComplexPair):
-        raise NotImplementedError
+        raise NoTranslation
     hop = hop_length or n_fft // 4
     transposed = ComplexPair(*(each.transpose(-1, -2) for each in (spectrum.real, spectrum.imag)))
     norm = "ortho" if normalized else None

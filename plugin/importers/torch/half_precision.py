@@ -21,7 +21,20 @@ from torch.utils import _pytree as pytree
 
 _HALVES = (torch.float16, torch.bfloat16)
 _FUNCTIONS = (
-    *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "elu", "erfinv", "expm1", "gelu"),
+    *(
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "elu",
+        "erfc",
+        "erfinv",
+        "expm1",
+        "gelu",
+    ),
     *("hypot", "leaky_relu", "log10", "log1p", "log2", "logaddexp", "rsqrt", "sigmoid"),
 )
 """Functions of each element of which torch-mlir rounds each step."""

@@ -25,8 +25,9 @@ from ...dialects.quant import element_type
 from ...emit import ArrayLike
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import create
+from ...emit.real_functions import signed_bits, with_sign
 from ...numerics.array_functions import bits_of, convert
-from ...numerics.element_types import F32, F64, ElementType
+from ...numerics.element_types import F32, F64
 from ..base import NoMatch, Replacement
 
 _MANTISSA_BITS = {F32: 23, F64: 52}
@@ -61,7 +62,7 @@ def _remainder(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
     magnitude = _bit_by_bit(np.abs(rest), by)
     is_below = (rest < 0.0) & (magnitude != 0.0)
     magnitude = np.where(is_below, by - magnitude, magnitude)
-    signed = np.where(_integer_bits(dividend) < 0, -magnitude, magnitude)
+    signed = with_sign(magnitude, dividend)
     return np.where(has_none, np.nan, np.where(is_whole, dividend, signed))
 
 
@@ -85,7 +86,7 @@ def _nearest_rest(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
 def _rounded_to(x: ArrayLike, count: int) -> ArrayLike:
     """An f32 rounded to a number of bits."""
     dropped = _MANTISSA_BITS[F32] + 1 - count
-    bits = _integer_bits(x) + (1 << (dropped - 1))
+    bits = signed_bits(x) + (1 << (dropped - 1))
     return bits_of(bits & -(1 << dropped), F32)
 
 
@@ -110,8 +111,8 @@ def _bit_by_bit(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
 
     def subtract(*arguments: Value) -> list[Value]:
         remainder, by = traced(arguments)
-        exponent = _integer_bits(remainder) & ~mantissa
-        multiple = bits_of(exponent | (_integer_bits(by) & mantissa), element)
+        exponent = signed_bits(remainder) & ~mantissa
+        multiple = bits_of(exponent | (signed_bits(by) & mantissa), element)
         multiple = np.where(multiple > remainder, multiple * 0.5, multiple)
         return [np.where(remainder >= by, remainder - multiple, remainder).value, by.value]
 
@@ -119,7 +120,3 @@ def _bit_by_bit(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
     for region, function in zip(loop.regions, (is_unfinished, subtract), strict=True):
         emit_stablehlo.fill_body(region, types, function)
     return next(traced(loop.results))
-
-
-def _integer_bits(x: ArrayLike) -> ArrayLike:
-    return bits_of(x, ElementType.parse(f"i{x.element.bits}"))

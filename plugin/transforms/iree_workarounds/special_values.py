@@ -33,9 +33,9 @@ from ...core._mlir import Operation, ir
 from ...dialects.dense import array_of_dense, splat_attribute
 from ...dialects.quant import element_type
 from ...emit import ArrayLike
-from ...emit.real_functions import angle_of, ceil, floor
-from ...numerics.array_functions import bits_of, convert
-from ...numerics.element_types import F32, F64, ElementType
+from ...emit.real_functions import angle_of, ceil, floor, signed_bits, with_sign
+from ...numerics.array_functions import convert
+from ...numerics.element_types import F32, F64
 from ...numerics.exponentials import power
 from ..base import NoMatch, Replacement
 
@@ -75,20 +75,11 @@ def _ordinary(name: str, *operands: ArrayLike) -> ArrayLike:
     return first.form.emitted(created, first.element)
 
 
-def _signed_bits(x: ArrayLike) -> ArrayLike:
-    return bits_of(x, ElementType.parse(f"i{x.element.bits}"))
-
-
-def _with_sign(magnitude: ArrayLike, sign: ArrayLike) -> ArrayLike:
-    """A nonnegative number, negated where the sign bit of another is set."""
-    return np.where(_signed_bits(sign) < 0, -magnitude, magnitude)
-
-
 def _atan2(y: ArrayLike, x: ArrayLike) -> ArrayLike:
     """``|atan2|`` on the axis, on the diagonals or elsewhere, with the sign of ``y``."""
     if y.element not in (F32, F64):
         return convert(_atan2(convert(y, F32), convert(x, F32)), y.element)
-    is_left = _signed_bits(x) < 0
+    is_left = signed_bits(x) < 0
     on_axis, diagonal = y == 0.0, (np.abs(y) == np.inf) & (np.abs(x) == np.inf)
     ordinary_x = np.where(on_axis | diagonal, 1.0, x)
     ordinary_y = np.where(on_axis | diagonal, 1.0, y)
@@ -97,7 +88,7 @@ def _atan2(y: ArrayLike, x: ArrayLike) -> ArrayLike:
     angle = np.where(on_axis, np.where(is_left, pi, 0.0), angle)
     angle = np.where(diagonal, np.where(is_left, 3.0 * quarter, quarter), angle)
     is_nan = (y != y) | (x != x)
-    return np.where(is_nan, np.nan, _with_sign(angle, y))
+    return np.where(is_nan, np.nan, with_sign(angle, y))
 
 
 def _power(base: ArrayLike, exponent: ArrayLike) -> ArrayLike:
@@ -135,7 +126,7 @@ def _power_of_any(base: ArrayLike, exponent: ArrayLike) -> ArrayLike:
     half = exponent * 0.5
     is_integer = np.rint(exponent) == exponent
     is_odd = is_integer & (np.rint(half) != half) & (np.abs(exponent) != np.inf)
-    signed = np.where(is_odd, _with_sign(magnitude, base), magnitude)
+    signed = np.where(is_odd, with_sign(magnitude, base), magnitude)
     has_none = (base < 0.0) & (size != np.inf) & ~is_integer
     signed = np.where(has_none, np.nan, signed)
     is_one = (exponent == 0.0) | (base == 1.0)

@@ -25,6 +25,7 @@ from ...emit.torch_tensors import as_builtin, as_torch, builtin_tensor_type
 from ..base import producer_named, walk
 
 _FUNCTIONS = {
+    "aten.erfc": "math.erfc",
     "aten.erfinv": "chlo.erf_inv",
     "aten.lgamma": "chlo.lgamma",
     "aten.polygamma": "chlo.polygamma",

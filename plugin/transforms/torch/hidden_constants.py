@@ -26,6 +26,7 @@ import re
 
 from ...core._mlir import Operation, ir
 from ...emit.operation import create, value
+from ...emit.torch_tensors import as_torch
 from ..base import named, producer_named
 
 _DIVISIONS = tuple(
@@ -59,7 +60,7 @@ def hide_constants(module: Operation) -> None:
             hidden = create(
                 "stablehlo.optimization_barrier", [tensor], [type_], {_ATTRIBUTE: ir.UnitAttr.get()}
             ).results[0]
-            op.operands[0] = value("torch_c.from_builtin_tensor", [hidden], operand.type)
+            op.operands[0] = as_torch(hidden, operand.type)
 
 
 def _has_negative_number(op: Operation) -> bool:
